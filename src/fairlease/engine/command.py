@@ -1,0 +1,102 @@
+"""What the engine can be told: requests and observations. They are wishes and reports; only what `decide` makes of them is a fact."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
+from fairlease.model.node import Node
+from fairlease.model.record import Key
+from fairlease.model.run import RunSpec
+
+
+class Command(msgspec.Struct, frozen=True, tag=True):
+    """One wish or report."""
+
+
+class Configure(Command, frozen=True):
+    """Run under these settings."""
+
+    config: Config
+
+
+class SetNode(Command, frozen=True):
+    """A node is there, like this (also: cordoned, not ready, fenced, back again)."""
+
+    node: Node
+
+
+class FailNode(Command, frozen=True):
+    """A node is gone, and all that ran on it."""
+
+    node: str
+
+
+class RemoveNode(Command, frozen=True):
+    """A node is taken out for good; what ran on it is gone."""
+
+    node: str
+
+
+class SetBudget(Command, frozen=True):
+    """Write a Budget."""
+
+    budget: Key
+    spec: BudgetSpec
+
+
+class RemoveBudget(Command, frozen=True):
+    """Delete a Budget."""
+
+    budget: Key
+
+
+class Submit(Command, frozen=True):
+    """Ask for GPUs."""
+
+    run: Key
+    spec: RunSpec
+    by: str | None = None
+
+
+class Cancel(Command, frozen=True):
+    """End a run, or take it out of the queue."""
+
+    run: Key
+
+
+class WorkEnded(Command, frozen=True):
+    """The work of one attempt is over, with an exit code."""
+
+    run: Key
+    attempt: int
+    exit_code: int
+
+
+class PodFailed(Command, frozen=True):
+    """One pod of an attempt failed by itself (not with its node)."""
+
+    run: Key
+    attempt: int
+    rank: int
+    exit_code: int = 1
+
+
+class TimePassed(Command, frozen=True):
+    """Fire the timers that are due."""
+
+
+AnyCommand = (
+    Configure
+    | SetNode
+    | FailNode
+    | RemoveNode
+    | SetBudget
+    | RemoveBudget
+    | Submit
+    | Cancel
+    | WorkEnded
+    | PodFailed
+    | TimePassed
+)

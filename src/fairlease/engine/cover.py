@@ -1,0 +1,206 @@
+"""Cover: who pays (SEMANTICS §3).
+
+Envelopes are asked in the family's order. Each is put the same questions in the same order (flavor, selector, window, ACL, borrow
+limit, lending cap, concurrency, hours, aggregate caps) and answers with whole pods. A `Purse` remembers what the plan at hand
+already takes, so that no cap is spent twice in one plan. The cause of a refusal is that of the envelope that passed the most
+questions, the first in order among equals.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from fairlease.engine.family import Entry, Family, Place
+from fairlease.model.lease import Fund, Payer
+from fairlease.model.record import Key
+from fairlease.model.run import LocationPolicy
+from fairlease.reason import COVER_CAUSES, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlease.ledger.account import Account, AccountId
+    from fairlease.ledger.capacity import Pool
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+    from fairlease.model.run import RunSpec
+
+PLENTY = 1 << 62
+"""More pods than any cluster has: no bound."""
+
+_RANK = {reason: rank for rank, reason in enumerate(COVER_CAUSES)}
+_BORROWED_PLACES = (Place.SPONSOR, Place.ANCESTOR, Place.COUSIN)
+
+
+class Offer:
+    """What one envelope could pay for this run: on which nodes, and why not (`refusal`), before amounts are looked at."""
+
+    __slots__ = ("account", "fund", "inside", "mask", "payer", "per_gpu", "place", "refusal")
+
+    def __init__(self, entry: Entry, mask: int, per_gpu: int, refusal: Reason | None, *, inside: bool) -> None:
+        self.place = entry.place
+        self.fund = entry.fund
+        self.account = entry.account
+        self.mask = mask
+        self.per_gpu = per_gpu
+        self.refusal = refusal
+        self.inside = inside
+        budget, name = entry.account.id
+        self.payer = Payer(budget=Key(budget), envelope=name, owner=entry.account.owner, fund=entry.fund)
+
+
+def offers(state: State, family: Family, run: RunState, now: int) -> list[Offer]:
+    """Every envelope the run asks, in order: family in its location, family elsewhere, then those that lend."""
+    spec = run.spec
+    pool = state.capacity.pools.get(spec.resources.gpu_type)
+    everywhere = 0 if pool is None else pool.mask
+    location = spec.locality.location
+    here = pool.nodes_matching(location) if pool is not None and location else everywhere
+    elsewhere = spec.locality.location_policy is LocationPolicy.PREFER and bool(location)
+    order = [entry for entry in family.order(run.signature) if not entry.withheld]
+    kin = [entry for entry in order if entry.place not in _BORROWED_PLACES]
+    areas = [(here, True)] + ([(everywhere & ~here, False)] if elsewhere else [])
+    asked = [(entry, mask, inside) for mask, inside in areas for entry in kin]
+    asked += [(entry, mask, inside) for entry in order if entry.place in _BORROWED_PLACES for mask, inside in areas]
+    return [_offer(state, pool, spec, now, each) for each in asked]
+
+
+def _offer(state: State, pool: Pool | None, spec: RunSpec, now: int, asked: tuple[Entry, int, bool]) -> Offer:
+    entry, area, inside = asked
+    envelope = entry.account.envelope
+    assert envelope is not None, "only envelopes that exist are asked"
+    mask = pool.nodes_matching(envelope.selector) & area if pool is not None else 0
+    limit = spec.runtime.max_duration or state.config.commit_quantum
+    per_gpu = limit if envelope.end is None else max(0, min(limit, envelope.end - now))
+    refusal = None
+    if envelope.flavor != spec.resources.gpu_type:
+        refusal = Reason.NoEnvelope
+    elif area and not mask:
+        refusal = Reason.SelectorMismatch
+    elif not envelope.opens_by(now):
+        refusal = Reason.WindowClosed
+    elif entry.fund is Fund.BORROWED and not lends_to(entry.account, spec.owner):
+        refusal = Reason.ACLDenied
+    return Offer(entry, mask, per_gpu, refusal, inside=inside)
+
+
+def lends_to(account: Account, borrower: str) -> bool:
+    """Whether an envelope's lending policy admits a borrower; no list means everyone."""
+    lending = None if account.envelope is None else account.envelope.lending
+    if lending is None or not lending.allow:
+        return False
+    return not lending.to or any(fnmatchcase(borrower, pattern) for pattern in lending.to)
+
+
+class Purse:
+    """What one plan takes from whom. `room` says how many pods more, and what would stop the next one."""
+
+    def __init__(self, state: State, run: RunState, now: int) -> None:
+        self.state = state
+        self.now = now
+        self.size = run.spec.pod_gpus
+        self.free_ride = run.spec.opportunistic
+        self.taken: dict[AccountId, int] = {}
+        self.lent: dict[AccountId, int] = {}
+        self.per_gpu: dict[AccountId, int] = {}
+        limit = run.spec.funding.max_borrow_gpus
+        held = sum(lease.gpus for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED)
+        self.may_borrow = PLENTY if limit is None else limit - held
+
+    def take(self, offer: Offer, pods: int) -> None:
+        """Spend on `pods` more (or, negative, fewer) pods."""
+        gpus = pods * self.size
+        account = offer.account.id
+        self.taken[account] = self.taken.get(account, 0) + gpus
+        self.per_gpu[account] = offer.per_gpu
+        if offer.fund is Fund.BORROWED:
+            self.lent[account] = self.lent.get(account, 0) + gpus
+            self.may_borrow -= gpus
+
+    def room(self, offer: Offer) -> tuple[int, Reason]:
+        """Whole pods it could still pay for, and the question at which the next pod fails."""
+        if offer.refusal is not None:
+            return 0, offer.refusal
+        least, why = PLENTY, Reason.Covered
+        for gpus, reason in self._bounds(offer):
+            pods = gpus // self.size
+            if pods < least:
+                least, why = max(pods, 0), reason
+        return least, why
+
+    def _bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
+        """GPUs left by each question, in the order of asking."""
+        account = offer.account
+        envelope = account.envelope
+        assert envelope is not None, "an envelope that is asked exists"
+        taken = self.taken.get(account.id, 0)
+        if offer.fund is Fund.BORROWED:
+            yield self.may_borrow, Reason.BorrowLimit
+            lending, lent = envelope.lending, self.lent.get(account.id, 0)
+            if lending.max_concurrency is not None and not self.free_ride:
+                yield lending.max_concurrency - account.lent_used - lent, Reason.LendingCapExceeded
+            if lending.max_gpu_hours is not None:
+                spent = account.lent_consumed(self.now) + account.lent_committed(self.now, self._quantum)
+                yield self._affordable(lending.max_gpu_hours - spent, lent, offer.per_gpu), Reason.LendingCapExceeded
+        if not self.free_ride:
+            yield envelope.concurrency - account.used - taken, Reason.ConcurrencyCapExceeded
+        if envelope.max_gpu_hours is not None:
+            left = envelope.max_gpu_hours - self._spent(account)
+            yield self._affordable(left, taken, offer.per_gpu), Reason.IntegralCapExceeded
+        budget = Key(account.id[0])
+        for cap in self.state.caps_over(account):
+            members = [self.state.account(budget, name) for name in cap.envelopes]
+            if cap.max_concurrency is not None and not self.free_ride:
+                used = sum(member.used + self.taken.get(member.id, 0) for member in members)
+                yield cap.max_concurrency - used, Reason.AggregateCapExceeded
+            if cap.max_gpu_hours is not None:
+                spent = sum(self._spent(member) + self._planned(member) for member in members)
+                yield self._affordable(cap.max_gpu_hours - spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
+
+    @property
+    def _quantum(self) -> int:
+        return self.state.config.commit_quantum
+
+    def _spent(self, account: Account) -> int:
+        return account.consumed(self.now) + account.committed(self.now, self._quantum)
+
+    def _planned(self, account: Account) -> int:
+        return self.taken.get(account.id, 0) * self.per_gpu.get(account.id, 0)
+
+    @staticmethod
+    def _affordable(left: int, taken: int, per_gpu: int) -> int:
+        """GPUs whose worst case fits into the hours left."""
+        if left < 0:
+            return 0
+        return PLENTY if per_gpu == 0 else left // per_gpu - taken
+
+    def save(self) -> tuple[dict[AccountId, int], dict[AccountId, int], int]:
+        """To go back to when a placement does not work out."""
+        return dict(self.taken), dict(self.lent), self.may_borrow
+
+    def restore(self, saved: tuple[dict[AccountId, int], dict[AccountId, int], int]) -> None:
+        """Go back."""
+        self.taken, self.lent, self.may_borrow = dict(saved[0]), dict(saved[1]), saved[2]
+
+
+def spend(purse: Purse, asked: list[Offer], pods: int) -> tuple[list[tuple[Offer, int]], list[Reason]]:
+    """Pay for up to `pods` pods wherever money is, in order: who pays how many, and what stopped each that was asked."""
+    shares: list[tuple[Offer, int]] = []
+    stops: list[Reason] = []
+    for offer in asked:
+        if pods == 0:
+            break
+        room, why = purse.room(offer)
+        count = min(room, pods)
+        if count:
+            purse.take(offer, count)
+            shares.append((offer, count))
+            pods -= count
+        stops.append(why)
+    return shares, stops
+
+
+def cause(stops: list[Reason]) -> Reason:
+    """The cause to tell: that of the envelope that passed the most; none asked is NoEnvelope."""
+    return max(stops, key=_RANK.__getitem__, default=Reason.NoEnvelope)

@@ -1,0 +1,237 @@
+"""Decide: what follows from a request, an observation, or the passing of time.
+
+One call is one tick. Commands become events, events change the state at once, and then everything that could now come out
+otherwise is settled: cover that was lost or regained, work whose grace is over, runs that wait. Nothing here knows a clock or does
+I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
+
+    1  commands           requests and reports become facts, or refusals with a reason
+    2  timers             deadlines, debounce, windows, hours (only on TimePassed)
+    3  standing           units lose or regain their cover
+    4  drains             overdrawn work under Drain whose grace is over ends
+    5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one
+    6  latest starts      runs that could not start in time fail
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine import lifecycle, standing
+from fairlease.engine.command import AnyCommand, TimePassed
+from fairlease.engine.family import Family
+from fairlease.engine.plan import Planner, Refusal, bind, least_gpus
+from fairlease.engine.resolve import resolve
+from fairlease.ledger import event as ev
+from fairlease.ledger.live import Shape
+from fairlease.ledger.timers import Due
+from fairlease.model.record import Key
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.ledger.account import Account
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+
+
+class Try(NamedTuple):
+    """One attempt at starting waiting runs: what came of it, and for how many of one shape it holds."""
+
+    run: Key
+    result: Reason
+    runs: int
+    tally: dict[str, int]
+
+
+class Decision(NamedTuple):
+    """What one tick makes true, the answer to each command (None: done), and the counters of every try."""
+
+    events: tuple[ev.AnyEvent, ...]
+    answers: tuple[Refusal | None, ...]
+    tries: tuple[Try, ...]
+
+
+class Engine:
+    """The rules, over one state. Between ticks it remembers nothing that the ledger does not tell."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.now = state.at
+        self.events: list[ev.AnyEvent] = []
+        self.tries: list[Try] = []
+        self._family: Family | None = None
+
+    @property
+    def family(self) -> Family:
+        """The graph of owners, built anew when Budgets changed."""
+        if self._family is None or self._family.version != self.state.budgets_version:
+            self._family = Family(self.state)
+        return self._family
+
+    def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
+        """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
+        self.now = max(now, self.state.at)
+        self.events, self.tries = [], []
+        answers = tuple(self._obey(command) for command in commands)
+        self.settle()
+        return Decision(tuple(self.events), answers, tuple(self.tries))
+
+    def emit(self, event: ev.AnyEvent) -> None:
+        """Make something true."""
+        self.state.apply(self.now, event)
+        self.events.append(event)
+
+    def _obey(self, command: AnyCommand) -> Refusal | None:
+        if isinstance(command, TimePassed):
+            self._pass_time()
+            return None
+        return lifecycle.HANDLERS[type(command)](self, command)
+
+    # --- 2 timers ------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self) -> None:
+        state = self.state
+        for due, name in state.timers.due(self.now):
+            if due is Due.DEADLINE:
+                lifecycle.time_limit(self, Key(name))
+            elif due is Due.DEBOUNCE:
+                lifecycle.fail_node(self, name)
+            elif due in (Due.WINDOW, Due.EXHAUSTED):
+                self._turn(due, name)
+        self.settle()
+        late = [name for due, name in state.timers.due(self.now) if due is Due.LATEST_START]
+        for name in late:
+            lifecycle.end_run(self, state.runs[Key(name)], Reason.LatestStartPassed)
+
+    def _turn(self, due: Due, name: str) -> None:
+        if "#" in name:
+            budget, cap = name.split("#", 1)
+            self.emit(ev.EnvelopeTurned(budget=Key(budget), cap=cap, turn=ev.Turn.EXHAUSTED))
+            return
+        budget, envelope = name.split("|", 1)
+        terms = self.state.account(Key(budget), envelope).envelope
+        assert terms is not None, "an envelope without terms has no timers"
+        closed = terms.end is not None and terms.end <= self.now
+        turn = ev.Turn.EXHAUSTED if due is Due.EXHAUSTED else ev.Turn.CLOSED if closed else ev.Turn.OPENED
+        self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=envelope, turn=turn))
+
+    # --- 3 to 5 --------------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Follow every change to its end. Ends because starting only takes, and what it frees by cutting is finite."""
+        state = self.state
+        while True:
+            self._restand()
+            if self._drain():
+                continue
+            shapes = self._woken()
+            if not shapes:
+                return
+            self._try_in_order(shapes)
+            if not state.dirty:
+                return
+
+    def _restand(self) -> None:
+        state = self.state
+        budgets: dict[Key, dict[str, Account]] = {}
+        for budget, name in state.dirty.accounts:
+            budgets.setdefault(Key(budget), {})[name] = state.account(Key(budget), name)
+        for budget in sorted(budgets):
+            accounts = budgets[budget]
+            spec = state.budgets.get(budget)
+            for envelope in () if spec is None else spec.envelopes:
+                accounts[envelope.name] = state.account(budget, envelope.name)
+            self._restand_budget(budget, [accounts[name] for name in sorted(accounts)])
+
+    def _restand_budget(self, budget: Key, accounts: list[Account]) -> None:
+        state = self.state
+        known = [unit for unit in state.overdrawn if unit[1] == budget] if state.overdrawn else []
+        if not known and not standing.tight(state, budget, accounts, self.now):
+            return
+        found = standing.uncovered(state, budget, accounts, self.now)
+        for unit in sorted(known):
+            if unit not in found:
+                self.emit(ev.CoverRegained(run=Key(unit[0]), budget=Key(unit[1]), envelope=unit[2], group=unit[3]))
+        for unit, reason in found.items():
+            ends = standing.grace_end(state, unit, self.now)
+            before = state.overdrawn.get(unit, -1)
+            if before == -1 or (before is None) != (ends is None):
+                self.emit(
+                    ev.CoverLost(
+                        run=Key(unit[0]), budget=Key(unit[1]), envelope=unit[2], group=unit[3], reason=reason, ends=ends
+                    )
+                )
+
+    def _drain(self) -> bool:
+        """End work whose grace is over; one unit at a time, as ending it may give cover to others."""
+        over = sorted(unit for unit, ends in self.state.overdrawn.items() if ends is not None and ends <= self.now)
+        if not over:
+            return False
+        lifecycle.drain(self, over[0])
+        return True
+
+    def _woken(self) -> list[Shape]:
+        """Shapes of waiting runs that something since the last try could have helped; forgets what it was."""
+        state, queue = self.state, self.state.queue
+        dirty, state.dirty = state.dirty, type(state.dirty)()
+        if dirty.budgets:
+            return list(queue.shapes.values())
+        found = {key: queue.shapes[key] for key in dirty.shapes if key in queue.shapes}
+        if dirty.topology:
+            found |= {key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology}
+        for flavor in dirty.flavors:
+            pool = state.capacity.pools.get(flavor)
+            idle = bool(state.opportunistic or state.overdrawn)
+            for key, shape in queue.by_flavor.get(flavor, {}).items():
+                if idle or pool is None or least_gpus(shape.sample) <= pool.free:
+                    found[key] = shape
+        if dirty.accounts:
+            for signature, shapes in queue.by_signature.items():
+                if not self.family.asked(signature).isdisjoint(dirty.accounts):
+                    found.update(shapes)
+        return list(found.values())
+
+    def _try_in_order(self, shapes: list[Shape]) -> None:
+        heap = [(shape.runs.peekitem(0)[0], shape.key) for shape in shapes]
+        heapify(heap)
+        while heap:
+            order, key = heappop(heap)
+            shape = self.state.queue.shapes.get(key)
+            if shape is None or order not in shape.runs:
+                continue
+            refusal = self._start(shape.runs[order])
+            if refusal is not None:
+                self._defer(shape, refusal)
+            elif key in self.state.queue.shapes:
+                heappush(heap, (shape.runs.peekitem(0)[0], key))
+
+    def _start(self, run: RunState) -> Refusal | None:
+        """Cover, pack and bind, or say why not."""
+        planner = Planner(self.state, self.family, run, self.now)
+        refusal = planner.unfunded()
+        if refusal is not None:
+            return refusal
+        plan = planner.widest()
+        asked = run.spec.resources.total_gpus
+        takes = not run.spec.opportunistic and (self.state.opportunistic or self.state.overdrawn)
+        if takes and (plan is None or plan.width < asked):
+            resolution = resolve(self.state, self.family, run, self.now, 0 if plan is None else plan.width)
+            if resolution is not None:
+                lifecycle.cut(self, resolution)
+                plan = Planner(self.state, self.family, run, self.now).widest()
+        if plan is None:
+            return planner.roomless()
+        self.emit(bind(run, plan, Reason.Start))
+        self.tries.append(Try(run.key, Reason.Start, 1, {}))
+        return None
+
+    def _defer(self, shape: Shape, refusal: Refusal) -> None:
+        """Tell all runs of a shape why they wait, where that changed."""
+        first = shape.runs.peekitem(0)[1]
+        self.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
+        told = tuple(run.key for run in shape.runs.values() if run.reason is not refusal.reason)
+        if told:
+            self.emit(ev.RunDeferred(runs=told, reason=refusal.reason, message=refusal.message, tally=refusal.tally))
+        elif shape.reason is not refusal.reason:
+            self.emit(ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally))
+

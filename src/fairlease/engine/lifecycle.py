@@ -1,0 +1,242 @@
+"""Lifecycle: what each command does to a run, a node or a Budget, and how attempts end (SEMANTICS §2, §4, §8).
+
+Terminal is terminal: a report about an attempt that is over, or about a run that ended, changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlease.engine import command as cmd
+from fairlease.engine.plan import Refusal
+from fairlease.ledger import event as ev
+from fairlease.model.record import Key, key, short, split
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlease.engine.decide import Engine
+    from fairlease.engine.resolve import Resolution
+    from fairlease.ledger.live import RunState, Unit
+
+
+def _refuse(reason: Reason, message: str) -> Refusal:
+    return Refusal(reason, message, {})
+
+
+# --- requests --------------------------------------------------------------------------------------------------------------
+
+
+def _configure(engine: Engine, command: cmd.Configure) -> None:
+    if command.config != engine.state.config or engine.state.at == 0:
+        engine.emit(ev.Configured(config=command.config))
+
+
+def _set_budget(engine: Engine, command: cmd.SetBudget) -> None:
+    if engine.state.budgets.get(command.budget) != command.spec:
+        engine.emit(ev.BudgetSet(budget=command.budget, spec=command.spec))
+
+
+def _remove_budget(engine: Engine, command: cmd.RemoveBudget) -> Refusal | None:
+    if command.budget not in engine.state.budgets:
+        return _refuse(Reason.NotFound, f"there is no Budget {short(command.budget)}")
+    engine.emit(ev.BudgetRemoved(budget=command.budget))
+    return None
+
+
+def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
+    state = engine.state
+    if command.run in state.runs or command.run in state.ended:
+        return _refuse(Reason.AlreadyExists, f"a run {short(command.run)} exists already; {Reason.AlreadyExists.remedy}")
+    engine.emit(ev.RunSubmitted(run=command.run, spec=command.spec, by=command.by))
+    run = state.runs[command.run]
+    namespace, _ = split(command.run)
+    upstream = [key(name, namespace) for name in command.spec.follow.after]
+    latest = command.spec.runtime.latest_start
+    if any(state.ended.get(each) == Phase.FAILED.value for each in upstream):
+        end_run(engine, run, Reason.UpstreamFailed)
+    elif latest is not None and latest < engine.now:
+        end_run(engine, run, Reason.LatestStartPassed)
+    elif state.upstream(run):
+        names = ", ".join(short(each) for each in state.upstream(run))
+        engine.emit(ev.RunDeferred(runs=(run.key,), reason=Reason.Following, message=f"waits for {names} to complete"))
+    return None
+
+
+def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
+    run = engine.state.runs.get(command.run)
+    if run is None:
+        if command.run in engine.state.ended:
+            return _refuse(Reason.Terminal, f"{short(command.run)} has ended already")
+        return _refuse(Reason.NotFound, f"there is no run {short(command.run)}")
+    if run.leases:
+        engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Canceled))
+    end_run(engine, run, Reason.Canceled)
+    return None
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------------
+
+
+def _work_ended(engine: Engine, command: cmd.WorkEnded) -> Refusal | None:
+    run = _running(engine, command.run, command.attempt)
+    if run is None:
+        return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
+    if command.exit_code == 0:
+        engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Completed))
+        end_run(engine, run, Reason.Completed)
+    else:
+        _fail_attempt(engine, run, f"the work ended with exit code {command.exit_code}")
+    return None
+
+
+def _pod_failed(engine: Engine, command: cmd.PodFailed) -> Refusal | None:
+    run = _running(engine, command.run, command.attempt)
+    if run is None:
+        return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
+    _fail_attempt(engine, run, f"rank {command.rank} failed with exit code {command.exit_code}")
+    return None
+
+
+def _running(engine: Engine, name: Key, attempt: int) -> RunState | None:
+    run = engine.state.runs.get(name)
+    return run if run is not None and run.phase is Phase.RUNNING and run.attempt == attempt else None
+
+
+def _set_node(engine: Engine, command: cmd.SetNode) -> None:
+    node = command.node
+    known = engine.state.capacity.nodes.get(node.name)
+    if known is None or known.node != node or (known.failed and node.ready and not node.fenced):
+        engine.emit(ev.NodeSet(node=node))
+    state = engine.state.capacity.nodes[node.name]
+    since = state.not_ready_since
+    silent = since is not None and node.pods_dead and engine.now >= since + engine.state.config.node_debounce
+    if (node.fenced or silent) and not state.failed:
+        fail_node(engine, node.name)
+
+
+def _fail_node(engine: Engine, command: cmd.FailNode) -> Refusal | None:
+    state = engine.state.capacity.nodes.get(command.node)
+    if state is None:
+        return _refuse(Reason.NotFound, f"there is no node {command.node}")
+    if not state.failed:
+        fail_node(engine, command.node)
+    return None
+
+
+def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
+    if command.node not in engine.state.capacity.nodes:
+        return _refuse(Reason.NotFound, f"there is no node {command.node}")
+    fail_node(engine, command.node)
+    engine.emit(ev.NodeRemoved(node=command.node))
+    return None
+
+
+# --- how things end --------------------------------------------------------------------------------------------------------
+
+
+def fail_node(engine: Engine, name: str) -> None:
+    """A node counts as failed: what it held closes NodeFailure, and the runs that lost an active pod end their attempt."""
+    engine.emit(ev.NodeFailed(node=name))
+    state = engine.state.capacity.nodes[name]
+    lost: dict[Key, list[str]] = {}
+    hurt: set[Key] = set()
+    for _, lease in sorted(state.leases.items()):
+        lost.setdefault(lease.run, []).append(lease.name)
+        if lease.rank >= 0:
+            hurt.add(lease.run)
+    for run_key, names in lost.items():
+        engine.emit(ev.LeasesClosed(run=run_key, names=tuple(names), reason=Reason.NodeFailure))
+        run = engine.state.runs[run_key]
+        if run_key in hurt:
+            if run.leases:
+                engine.emit(ev.LeasesClosed(run=run_key, reason=Reason.Fail))
+            preempt(engine, run, Reason.NodeFailure, f"node {name} failed")
+
+
+def time_limit(engine: Engine, name: Key) -> None:
+    """A run reached its maxDuration."""
+    engine.emit(ev.LeasesClosed(run=name, reason=Reason.TimeLimit))
+    end_run(engine, engine.state.runs[name], Reason.TimeLimit)
+
+
+def drain(engine: Engine, unit: Unit) -> None:
+    """Overdrawn work under Drain whose grace is over: a rigid run goes whole, an elastic one loses the group if it can."""
+    run = engine.state.runs[Key(unit[0])]
+    reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
+    group = [lease for lease in run.leases.values() if lease.group == unit[3]]
+    active = sum(lease.gpus for lease in group if lease.rank >= 0)
+    elastic = run.spec.malleable
+    if elastic is not None and run.width - active >= elastic.min_total_gpus:
+        engine.emit(ev.LeasesClosed(run=run.key, names=tuple(lease.name for lease in group), reason=reason))
+        return
+    engine.emit(ev.LeasesClosed(run=run.key, reason=reason))
+    preempt(engine, run, reason, message)
+
+
+def cut(engine: Engine, resolution: Resolution) -> None:
+    """Carry out a resolution: first its record, then the cuts."""
+    engine.emit(resolution.record)
+    claim = short(resolution.record.outcome.claim)
+    for victim in resolution.victims:
+        engine.emit(ev.LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
+        if victim.whole:
+            message = f"gave way to {claim} ({resolution.record.name})"
+            preempt(engine, engine.state.runs[victim.run], victim.reason, message)
+
+
+def preempt(engine: Engine, run: RunState, reason: Reason, message: str) -> None:
+    """An attempt was ended by others: `onPreempt` decides between another attempt and the end."""
+    if run.spec.requeues:
+        engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message))
+    else:
+        end_run(engine, run, reason, message)
+
+
+def _fail_attempt(engine: Engine, run: RunState, message: str) -> None:
+    engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
+    if run.failures < run.spec.runtime.retries:
+        engine.emit(ev.RunRequeued(run=run.key, reason=Reason.Fail, message=message))
+    else:
+        end_run(engine, run, Reason.Fail, message)
+
+
+def end_run(engine: Engine, run: RunState, reason: Reason, message: str = "") -> None:
+    """A run is over for good, and with it, if it failed, all that follow it."""
+    todo = [(run, reason, message)]
+    while todo:
+        run, reason, message = todo.pop()
+        if run.key not in engine.state.runs:
+            continue
+        phase = Phase.COMPLETED if reason is Reason.Completed else Phase.FAILED
+        followers = list(engine.state.queue.following.get(run.key, {}).values())
+        engine.emit(
+            ev.RunEnded(
+                run=run.key,
+                phase=phase,
+                reason=reason,
+                message=message,
+                attempt=run.attempt,
+                bill=run.bill(engine.now),
+                started_at=run.first_started_at,
+            )
+        )
+        if phase is Phase.FAILED:
+            told = f"{short(run.key)}, which it follows, failed"
+            todo.extend((each, Reason.UpstreamFailed, told) for each in followers)
+
+
+HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {
+    cmd.Configure: _configure,
+    cmd.SetNode: _set_node,
+    cmd.FailNode: _fail_node,
+    cmd.RemoveNode: _remove_node,
+    cmd.SetBudget: _set_budget,
+    cmd.RemoveBudget: _remove_budget,
+    cmd.Submit: _submit,
+    cmd.Cancel: _cancel,
+    cmd.WorkEnded: _work_ended,
+    cmd.PodFailed: _pod_failed,
+}

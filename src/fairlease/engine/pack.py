@@ -1,0 +1,252 @@
+"""Pack: where (SEMANTICS §5).
+
+Each group lies in one fabric domain. A group goes to one of the run's own domains if it fits there, else into the smallest hole
+that fits, so that large holes survive; pods go to nodes by the same rule, each whole on one node. Spares lie in their group's
+domain, off the nodes of its active pods where they can. Deterministic: ties fall to the natural order of names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.model.run import RunSpec
+
+Batch = list[tuple[int, tuple[int, int]]]
+"""Groups that must lie in one domain: (index, (active pods, spare pods))."""
+
+
+class Block(NamedTuple):
+    """`count` groups alike: so many active and spare pods each."""
+
+    count: int
+    active: int
+    spares: int
+
+    @property
+    def pods(self) -> int:
+        """Pods of one group."""
+        return self.active + self.spares
+
+
+class Need(NamedTuple):
+    """What must be placed: pods of `size` GPUs in groups."""
+
+    size: int
+    blocks: tuple[Block, ...]
+    together: bool
+
+    @property
+    def pods(self) -> int:
+        """Pods in all."""
+        return sum(block.count * block.pods for block in self.blocks)
+
+
+class Spot(NamedTuple):
+    """One pod's place."""
+
+    group: int
+    spare: bool
+    node: NodeState
+
+
+def need_of(spec: RunSpec, width: int) -> Need:
+    """The groups of a run that is `width` GPUs wide; the last group may be smaller."""
+    size = spec.pod_gpus
+    group = spec.locality.group_gpus or size
+    full, rest = divmod(width, group)
+    spares = spec.spares_per_group // size
+    blocks = [Block(full, group // size, spares)] if full else []
+    if rest:
+        blocks.append(Block(1, rest // size, spares))
+    return Need(size, tuple(blocks), not spec.locality.allow_cross_group_spread)
+
+
+class Packer:
+    """One attempt at placing a run on the nodes of `mask`; nothing is taken for real."""
+
+    def __init__(self, pool: Pool, mask: int, size: int) -> None:
+        self.pool = pool
+        self.mask = mask
+        self.size = size
+        self.whole = mask & pool.mask == pool.mask
+        self.taken: dict[str, int] = {}
+        self.own: dict[tuple[str, str, str], Domain] = {}
+        self.spots: list[Spot] = []
+        self._holes: list[tuple[int, Domain]] | None = None
+
+    def place(self, need: Need) -> bool:
+        """Find a spot for every pod; False, and no promise about `spots`, where that cannot be."""
+        if need.together:
+            domain = self._choose(need.pods)
+            if domain is None:
+                return False
+            self._fill_together(domain, need)
+            return True
+        group = 0
+        for block in need.blocks:
+            left = block.count
+            while left:
+                domain = self._choose(block.pods)
+                if domain is None:
+                    return False
+                count = min(left, self.pods(domain) // block.pods)
+                self._fill(domain, block, group, count)
+                group += count
+                left -= count
+        return True
+
+    def pods(self, domain: Domain) -> int:
+        """Pods that still fit into a domain, on the nodes this attempt may use."""
+        if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
+            return domain.pods(self.size)
+        return sum(room // self.size for room, _ in self._rooms(domain))
+
+    def domains(self, pods: int) -> Iterator[Domain]:
+        """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
+        own = sorted(self.own.values(), key=lambda domain: (self._free(domain), domain.order))
+        yield from own
+        least = pods * self.size
+        if self.whole:
+            yield from (domain for domain in self.pool.by_hole(least) if domain.key not in self.own)
+            return
+        if self._holes is None:
+            inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
+            self._holes = sorted(((self._free(each), each) for each in inside), key=lambda hole: (hole[0], hole[1].order))
+        yield from (domain for free, domain in self._holes if free >= least and domain.key not in self.own)
+
+    def _choose(self, pods: int) -> Domain | None:
+        return next((domain for domain in self.domains(pods) if self.pods(domain) >= pods), None)
+
+    def _free(self, domain: Domain) -> int:
+        if domain.key not in self.own and domain.mask & self.mask == domain.mask:
+            return domain.free
+        return sum(room for room, _ in self._rooms(domain))
+
+    def _rooms(self, domain: Domain) -> list[tuple[int, NodeState]]:
+        """Nodes of a domain with what is left on each, those with room for a pod, the smallest hole first."""
+        found = []
+        for name, state in domain.nodes.items():
+            if state.bit & self.mask:
+                room = state.room - self.taken.get(name, 0)
+                if room >= self.size:
+                    found.append((room, state))
+        found.sort(key=lambda item: (item[0], item[1].order))
+        return found
+
+    def _seats(self, domain: Domain) -> Iterator[NodeState]:
+        """One node per pod that fits, best fit first: a node that was begun is filled up before the next."""
+        if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
+            for state in domain.by_fit(self.size):
+                for _ in range(state.room // self.size):
+                    yield state
+            return
+        for room, state in self._rooms(domain):
+            for _ in range(room // self.size):
+                yield state
+
+    def take(self, group: int, node: NodeState, *, spare: bool) -> None:
+        """Put one pod on a node."""
+        self.spots.append(Spot(group, spare, node))
+        name = node.node.name
+        self.taken[name] = self.taken.get(name, 0) + self.size
+
+    def narrow(self, mask: int) -> None:
+        """From here on, use only the nodes of `mask`."""
+        if mask != self.mask:
+            self.mask = mask
+            self.whole = mask & self.pool.mask == self.pool.mask
+            self._holes = None
+
+    def drop(self, length: int) -> None:
+        """Take back all spots but the first `length`."""
+        for spot in self.spots[length:]:
+            self.taken[spot.node.node.name] -= self.size
+        del self.spots[length:]
+
+    def seat_paid(self, domain: Domain, batch: Batch, pay: Callable[[NodeState], bool]) -> bool:
+        """Seat groups pod by pod, each on the best-fitting node that somebody pays for."""
+        fresh = domain.key not in self.own
+        self.own[domain.key] = domain
+        for group, (active, spares) in batch:
+            used: set[str] = set()
+            for index in range(active + spares):
+                spare = index >= active
+                rooms = [state for _, state in self._rooms(domain)]
+                if spare:
+                    rooms.sort(key=lambda state: state.node.name in used)
+                node = next((state for state in rooms if pay(state)), None)
+                if node is None:
+                    if fresh:
+                        del self.own[domain.key]
+                    return False
+                self.take(group, node, spare=spare)
+                if not spare:
+                    used.add(node.node.name)
+        return True
+
+    def _fill(self, domain: Domain, block: Block, group: int, count: int) -> None:
+        if block.spares:
+            for index in range(group, group + count):
+                self._fill_with_spares(domain, block, index)
+            return
+        seats = self._seats(domain)
+        size, taken, spots = self.size, self.taken, self.spots
+        for index in range(group, group + count):
+            for _ in range(block.active):
+                node = next(seats)
+                spots.append(Spot(index, spare=False, node=node))
+                name = node.node.name
+                taken[name] = taken.get(name, 0) + size
+        self.own[domain.key] = domain
+
+    def _fill_together(self, domain: Domain, need: Need) -> None:
+        group = 0
+        for block in need.blocks:
+            self._fill(domain, block, group, block.count)
+            group += block.count
+
+    def _fill_with_spares(self, domain: Domain, block: Block, group: int) -> None:
+        self.own[domain.key] = domain
+        rooms = self._rooms(domain)
+        tight = arrange(rooms, block, self.size)
+        dense = arrange(rooms[::-1], block, self.size)
+        active, spares, _ = tight if tight[2] >= dense[2] else dense
+        for node in active:
+            self.take(group, node, spare=False)
+        for node in spares:
+            self.take(group, node, spare=True)
+
+
+def arrange(rooms: list[tuple[int, NodeState]], block: Block, size: int) -> tuple[list[NodeState], list[NodeState], int]:
+    """Seats for a group's active pods in the order of `rooms`, then its spares, and how many of those lie off its active nodes."""
+    seats = [state for room, state in rooms for _ in range(room // size)]
+    active, rest = seats[: block.active], seats[block.active :]
+    used = {state.node.name for state in active}
+    by_fit = sorted(rest, key=lambda state: (state.room, state.order))
+    apart = [state for state in by_fit if state.node.name not in used]
+    beside = [state for state in by_fit if state.node.name in used]
+    spares = (apart + beside)[: block.spares]
+    return active, spares, min(len(apart), block.spares)
+
+
+def fits_empty(pool: Pool, mask: int, need: Need) -> bool:
+    """Whether the run would fit if nothing else ran: arithmetic only, so that a huge request costs nothing."""
+    sizes = []
+    for domain in pool.domains.values():
+        if domain.mask & mask == domain.mask:
+            sizes.append(domain.pods_when_empty(need.size))
+        elif domain.mask & mask:
+            inside = (state.node.gpus for state in domain.nodes.values() if state.bit & mask)
+            sizes.append(sum(gpus // need.size for gpus in inside))
+    if need.together:
+        return any(pods >= need.pods for pods in sizes)
+    first = need.blocks[0]
+    groups = sum(pods // first.pods for pods in sizes)
+    if len(need.blocks) == 1:
+        return groups >= first.count
+    last = need.blocks[1].pods
+    return groups > first.count or (groups == first.count and any(pods % first.pods >= last for pods in sizes))

@@ -1,0 +1,243 @@
+"""Plan: cover and pack at once, and bind what both agree on (SEMANTICS §3, §5).
+
+Money may be spent only where its selector matches, so who pays and where it lies are one question. Mostly all money that is asked
+reaches all nodes in question; then paying is counting and packing is free. Where it is not so, groups are placed one by one, each
+on nodes that the earliest money in the order of cover reaches, and each pod only where somebody pays for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from fairlease.engine import cover
+from fairlease.engine.pack import Need, Packer, Spot, fits_empty, need_of
+from fairlease.engine.payment import Payment
+from fairlease.ledger.event import Cell, LeasesOpened
+from fairlease.model.lease import Role
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlease.engine.cover import Offer
+    from fairlease.engine.family import Family
+    from fairlease.ledger.capacity import Pool
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+    from fairlease.model.run import RunSpec
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Refusal(NamedTuple):
+    """Why a run cannot start: the cause, a sentence, and how many envelopes were passed over for which reason."""
+
+    reason: Reason
+    message: str
+    tally: dict[str, int]
+
+
+class Plan(NamedTuple):
+    """Every pod's place and payer, for a run `width` GPUs wide."""
+
+    width: int
+    spots: list[Spot]
+    payers: list[Offer]
+
+
+def widths(spec: RunSpec) -> Iterator[int]:
+    """Widths at which a run may start, the widest first: its total, or the step grid between minimum and total."""
+    elastic = spec.malleable
+    if elastic is None:
+        yield spec.resources.total_gpus
+        return
+    steps = (spec.resources.total_gpus - elastic.min_total_gpus) // elastic.step_gpus
+    yield from range(elastic.min_total_gpus + steps * elastic.step_gpus, elastic.min_total_gpus - 1, -elastic.step_gpus)
+
+
+def least_width(spec: RunSpec) -> int:
+    """The narrowest width at which a run may start."""
+    return spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
+
+
+def least_gpus(spec: RunSpec) -> int:
+    """GPUs the run holds at its narrowest, spares included."""
+    need = need_of(spec, least_width(spec))
+    return need.pods * need.size
+
+
+class Planner:
+    """Cover and pack for one run against the state as it is now."""
+
+    def __init__(self, state: State, family: Family, run: RunState, now: int) -> None:
+        self.state = state
+        self.run = run
+        self.now = now
+        self.offers = cover.offers(state, family, run, now)
+        self.pool = state.capacity.pools.get(run.spec.resources.gpu_type)
+
+    def funding(self, pods: int) -> tuple[int, list[Reason]]:
+        """How many of `pods` pods somebody would pay for, wherever they may lie, and what stopped each envelope asked."""
+        purse = cover.Purse(self.state, self.run, self.now)
+        shares, stops = cover.spend(purse, self.offers, pods)
+        return sum(count for _, count in shares), stops
+
+    def unfunded(self) -> Refusal | None:
+        """Why the run cannot be paid for even at its narrowest; None where it can."""
+        need = need_of(self.run.spec, least_width(self.run.spec))
+        paid, stops = self.funding(need.pods)
+        if paid >= need.pods:
+            return None
+        reason = cover.cause(stops)
+        short = (need.pods - paid) * need.size
+        message = f"{short} of {need.pods * need.size} GPUs find no payer: {reason.remedy}"
+        return Refusal(reason, message, tally(stops))
+
+    def roomless(self) -> Refusal:
+        """Why a funded run cannot start: it never fits, or not now."""
+        need = need_of(self.run.spec, least_width(self.run.spec))
+        gpus = need.pods * need.size
+        if not self.could_ever_fit():
+            message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
+            return Refusal(Reason.NeverFits, message, {})
+        free = 0 if self.pool is None else self.pool.free
+        message = f"{gpus} GPUs are needed in groups as asked; {free} of this flavor are free in all"
+        return Refusal(Reason.NoRoom, message, {})
+
+    def could_ever_fit(self) -> bool:
+        """Whether the run would fit on the nodes its money reaches, if nothing else ran."""
+        mask = self.reach()
+        need = need_of(self.run.spec, least_width(self.run.spec))
+        return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, need)
+
+    def reach(self) -> int:
+        """The nodes that any of its payers may pay for."""
+        mask = 0
+        for offer in self.offers:
+            if offer.refusal is None:
+                mask |= offer.mask
+        return mask
+
+    def widest(self) -> Plan | None:
+        """The plan for the widest feasible width; assumes the run is funded at its narrowest."""
+        if self.pool is None:
+            return None
+        top = next(widths(self.run.spec))
+        affordable, _ = self.funding(need_of(self.run.spec, top).pods)
+        size = self.run.spec.pod_gpus
+        for width in widths(self.run.spec):
+            need = need_of(self.run.spec, width)
+            if need.pods <= affordable and need.pods * size <= self.pool.free:
+                plan = self.at(width, need)
+                if plan is not None:
+                    return plan
+        return None
+
+    def at(self, width: int, need: Need) -> Plan | None:
+        """The plan for one width, if there is one."""
+        if self.pool is None:
+            return None
+        purse = cover.Purse(self.state, self.run, self.now)
+        usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        if not usable:
+            return None
+        count, reach = next(_levels(usable))
+        first = usable[:count]
+        if all(offer.mask == reach for offer in first):
+            plan = self._level(width, need, reach, first)
+            if plan is not None or count == len(usable):
+                return plan
+        return self._stepwise(width, need, usable)
+
+    def _level(self, width: int, need: Need, reach: int, payers: list[Offer]) -> Plan | None:
+        """All money reaches all nodes: count, then pack."""
+        assert self.pool is not None, "asked only where there is a pool"
+        purse = cover.Purse(self.state, self.run, self.now)
+        shares, _ = cover.spend(purse, payers, need.pods)
+        if sum(count for _, count in shares) < need.pods:
+            return None
+        packer = Packer(self.pool, reach, need.size)
+        if not packer.place(need):
+            return None
+        row = [offer for offer, count in shares for _ in range(count)]
+        active = iter(row)
+        spare = iter(row[sum(not spot.spare for spot in packer.spots) :])
+        return Plan(width, packer.spots, [next(spare if spot.spare else active) for spot in packer.spots])
+
+    def _stepwise(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
+        """Money reaches different nodes: place group by group, each as early in the order of cover as it can be."""
+        assert self.pool is not None, "asked only where there is a pool"
+        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        levels = list(_levels(usable))
+        packer = Packer(self.pool, levels[-1][1], need.size)
+        sizes = [(block.active, block.spares) for block in need.blocks for _ in range(block.count)]
+        batches = [list(enumerate(sizes))] if need.together else [[each] for each in enumerate(sizes)]
+        for batch in batches:
+            if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in levels):
+                return None
+        return Plan(width, packer.spots, payment.payers(packer.spots))
+
+    def _settle_batch(
+        self, packer: Packer, payment: Payment, batch: list[tuple[int, tuple[int, int]]], count: int, reach: int
+    ) -> bool:
+        """Place groups that must lie in one domain, on nodes that the first `count` payers reach."""
+        pods = sum(active + spares for _, (active, spares) in batch)
+        packer.narrow(reach)
+        for domain in packer.domains(pods):
+            if packer.pods(domain) < pods:
+                continue
+            saved, length = payment.save(), len(packer.spots)
+            if packer.seat_paid(domain, batch, lambda node: payment.pay(node, count)):
+                return True
+            payment.restore(saved)
+            packer.drop(length)
+        return False
+
+
+def _levels(usable: list[Offer]) -> Iterator[tuple[int, int]]:
+    """How many payers in the order of cover reach which nodes, each time the reach grows."""
+    reach = 0
+    for index, offer in enumerate(usable):
+        reach |= offer.mask
+        last = index + 1 == len(usable)
+        if last or usable[index + 1].mask & ~reach:
+            yield index + 1, reach
+
+
+def tally(stops: list[Reason]) -> dict[str, int]:
+    """How many were stopped by which reason."""
+    counts: dict[str, int] = {}
+    for reason in stops:
+        counts[reason.value] = counts.get(reason.value, 0) + 1
+    return counts
+
+
+def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
+    """Make a plan an event, with real slots: the lowest free ones of each node."""
+    free: dict[str, int] = {}
+    payers: dict[int, int] = {}
+    cells: list[Cell] = []
+    rank = sum(lease.role is not Role.SPARE for lease in run.leases.values())
+    size = run.spec.pod_gpus
+    for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
+        name = spot.node.node.name
+        bits = free[name] if name in free else spot.node.free
+        slots = []
+        for _ in range(size):
+            low = bits & -bits
+            slots.append(low.bit_length() - 1)
+            bits ^= low
+        free[name] = bits
+        payer = payers.setdefault(id(offer.account), len(payers))
+        role = Role.SPARE if spot.spare else Role.ACTIVE
+        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, tuple(slots), payer, role))
+        rank += not spot.spare
+    table = {id(offer.account): offer.payer for offer in plan.payers}
+    named = tuple(table[account] for account in payers)
+    digest = hashlib.sha256(_encode((run.key, run.attempt, plan.width, named, cells))).hexdigest()
+    return LeasesOpened(
+        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest[:32]
+    )

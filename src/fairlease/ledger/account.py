@@ -1,0 +1,178 @@
+"""What an envelope has spent and promised: the arithmetic of SEMANTICS §4, in integers, each question answered without a scan.
+
+Three quantities per envelope, and the same three for the part that is lent out:
+
+    used       GPUs held now by work that takes concurrency
+    consumed   GPU-ms that leases accrued inside the envelope's window; between two changes it grows with a constant rate
+    committed  GPU-ms promised and not yet used:
+                 with a deadline     gpus × (min(deadline, window end) − now)   = D − G·now
+                 without one         gpus × min(quantum, window end − now)      = Q·ahead
+               so three sums (D, G, Q) answer for any number of leases.
+
+Consumption is kept as a step history of cumulative GPU-ms, because a later edit may move the window: what the ledger shows
+consumed inside the new window then counts, and nothing is rewritten.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairlease.model.budget import Envelope
+    from fairlease.model.lease import Lease
+    from fairlease.model.record import Key
+
+AccountId = tuple[str, str]
+"""(budget key, envelope name)."""
+
+
+class Usage:
+    """GPU-milliseconds over time: a rate, a running total, and the totals at every change of the rate."""
+
+    __slots__ = ("at", "rate", "times", "total", "totals")
+
+    def __init__(self) -> None:
+        self.rate = 0
+        self.total = 0
+        self.at = 0
+        self.times = array("q")
+        self.totals = array("q")
+
+    def change(self, gpus: int, now: int) -> None:
+        """From `now` on, `gpus` more (or fewer) accrue."""
+        if now > self.at or not self.times:
+            self.total += self.rate * (now - self.at)
+            self.at = now
+            self.times.append(now)
+            self.totals.append(self.total)
+        self.rate += gpus
+        assert self.rate >= 0, "more GPUs given back than taken"
+
+    def until(self, when: int) -> int:
+        """GPU-ms accrued before `when`."""
+        if when >= self.at:
+            return self.total + self.rate * (when - self.at)
+        index = bisect_right(self.times, when) - 1
+        if index < 0:
+            return 0
+        start, end = self.times[index], self.times[index + 1]
+        gained = self.totals[index + 1] - self.totals[index]
+        return self.totals[index] + gained * (when - start) // (end - start)
+
+    def save(self) -> tuple[int, int, int, int]:
+        """For the undo log."""
+        return self.rate, self.total, self.at, len(self.times)
+
+    def restore(self, saved: tuple[int, int, int, int]) -> None:
+        """For the undo log."""
+        self.rate, self.total, self.at, length = saved
+        del self.times[length:], self.totals[length:]
+
+
+class Promise:
+    """GPU-ms not yet used by open leases, as three sums."""
+
+    __slots__ = ("deadline_gpus", "deadline_sum", "open_gpus")
+
+    def __init__(self) -> None:
+        self.deadline_sum = 0
+        self.deadline_gpus = 0
+        self.open_gpus = 0
+
+    def change(self, gpus: int, deadline: int | None, end: int | None) -> None:
+        """Add (or with negative `gpus` take away) a lease's promise, clipped to the window's end."""
+        if deadline is None:
+            self.open_gpus += gpus
+            return
+        last = deadline if end is None else min(deadline, end)
+        self.deadline_sum += gpus * last
+        self.deadline_gpus += gpus
+
+    def at(self, now: int, quantum: int, end: int | None) -> int:
+        """What is promised as of `now`."""
+        ahead = quantum if end is None else max(0, min(quantum, end - now))
+        dated = self.deadline_sum - self.deadline_gpus * now
+        return max(0, dated) + self.open_gpus * ahead
+
+    def save(self) -> tuple[int, int, int]:
+        """For the undo log."""
+        return self.deadline_sum, self.deadline_gpus, self.open_gpus
+
+    def restore(self, saved: tuple[int, int, int]) -> None:
+        """For the undo log."""
+        self.deadline_sum, self.deadline_gpus, self.open_gpus = saved
+
+
+class Account:
+    """One envelope's books. `envelope` is None when it was taken out of its Budget: it then covers nothing, but its past stays."""
+
+    __slots__ = ("envelope", "gpus", "id", "lent", "lent_promise", "lent_used", "open", "owner", "promise", "usage", "used")
+
+    def __init__(self, budget: Key, name: str) -> None:
+        self.id: AccountId = (budget, name)
+        self.owner = ""
+        self.envelope: Envelope | None = None
+        self.used = 0
+        self.lent_used = 0
+        self.usage = Usage()
+        self.lent = Usage()
+        self.promise = Promise()
+        self.lent_promise = Promise()
+        self.open: dict[int, Lease] = {}
+        self.gpus = {"owned": 0, "shared": 0, "borrowed": 0, "overdrawn": 0, "spare": 0, "opportunistic": 0}
+
+    def window_end(self) -> int | None:
+        """When its window closes."""
+        return None if self.envelope is None else self.envelope.end
+
+    def consumed(self, now: int) -> int:
+        """GPU-ms consumed inside the window as of `now`."""
+        return self._inside(self.usage, now)
+
+    def lent_consumed(self, now: int) -> int:
+        """The part of `consumed` that borrowers used."""
+        return self._inside(self.lent, now)
+
+    def committed(self, now: int, quantum: int) -> int:
+        """GPU-ms promised and not yet used."""
+        return self.promise.at(now, quantum, self.window_end())
+
+    def lent_committed(self, now: int, quantum: int) -> int:
+        """The part of `committed` that borrowers hold."""
+        return self.lent_promise.at(now, quantum, self.window_end())
+
+    def exhausted(self, now: int) -> bool:
+        """Whether its hours are used up (consumed, not committed)."""
+        cap = None if self.envelope is None else self.envelope.max_gpu_hours
+        return cap is not None and self.consumed(now) >= cap
+
+    def exhausts_at(self, now: int) -> int | None:
+        """When its hours will be used up at the present rate; None where that cannot come inside the window."""
+        envelope = self.envelope
+        if envelope is None or envelope.max_gpu_hours is None or self.usage.rate == 0:
+            return None
+        begin = now if envelope.start is None else max(now, envelope.start)
+        left = envelope.max_gpu_hours - self.consumed(now)
+        if left <= 0:
+            return None
+        when = begin - (-left // self.usage.rate)
+        return when if envelope.end is None or when < envelope.end else None
+
+    def _inside(self, usage: Usage, now: int) -> int:
+        envelope = self.envelope
+        if envelope is None:
+            return usage.until(now)
+        last = now if envelope.end is None else min(now, envelope.end)
+        if envelope.start is None:
+            return usage.until(last)
+        return max(0, usage.until(last) - usage.until(envelope.start)) if last > envelope.start else 0
+
+    def save(self) -> tuple[object, ...]:
+        """For the undo log; `usage` and the promises save themselves."""
+        return self.owner, self.envelope, self.used, self.lent_used, dict(self.gpus)
+
+    def restore(self, saved: tuple[str, Envelope | None, int, int, dict[str, int]]) -> None:
+        """For the undo log."""
+        self.owner, self.envelope, self.used, self.lent_used, self.gpus = saved

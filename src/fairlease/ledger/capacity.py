@@ -1,0 +1,259 @@
+"""Where GPUs are free: pools of one flavor, fabric domains in them, nodes in those, slots on those.
+
+Kept up to date slot by slot; packing asks it, and never scans the cluster. Nodes of a pool have a bit each, so that "the nodes
+this selector matches" is one integer, kept as nodes come and go, and sets of nodes are combined with `&` and `|`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedKeyList, SortedList
+
+from fairlease.model.node import LabelKeys, Node, matches
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlease.model.lease import Lease
+
+_DIGITS = re.compile(r"(\d+)")
+Order = tuple[str | int, ...]
+Selector = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=65_536)
+def natural(name: str) -> Order:
+    """An order in which a2 comes before a10."""
+    return tuple(int(part) if part.isdigit() else part for part in _DIGITS.split(name))
+
+
+class NodeState:
+    """One node: which slots are free, and whether new work may use them."""
+
+    __slots__ = ("barred", "bit", "domain", "failed", "free", "leases", "node", "not_ready_since", "order", "peak")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.order = natural(node.name)
+        self.peak = node.gpus
+        self.free = (1 << node.gpus) - 1
+        self.barred: Reason | None = None
+        self.failed = False
+        self.not_ready_since: int | None = None
+        self.domain: Domain | None = None
+        self.bit = 0
+        self.leases: dict[int, Lease] = {}
+
+    @property
+    def room(self) -> int:
+        """GPUs that new work could take here."""
+        return 0 if self.barred else self.free.bit_count()
+
+    def save(self) -> tuple[object, ...]:
+        """For the undo log."""
+        return self.node, self.peak, self.failed, self.not_ready_since
+
+    def restore(self, saved: tuple[Node, int, bool, int | None]) -> None:
+        """For the undo log."""
+        self.node, self.peak, self.failed, self.not_ready_since = saved
+
+
+class Domain:
+    """Nodes of one flavor on one fast fabric; `rooms[f]` holds the nodes with `f` free GPUs."""
+
+    __slots__ = ("counts", "free", "key", "mask", "name", "nodes", "order", "pool", "rooms", "sizes")
+
+    def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
+        self.key = key
+        self.name = key[2]
+        self.order = tuple(natural(part) for part in (key[2], key[1], key[0]))
+        self.pool = pool
+        self.nodes: dict[str, NodeState] = {}
+        self.mask = 0
+        self.free = 0
+        self.counts: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
+        self.rooms: dict[int, SortedKeyList] = {}
+
+    def pods(self, size: int) -> int:
+        """How many pods of `size` GPUs fit on its free slots, each whole on one node."""
+        return sum(count * (free // size) for free, count in self.counts.items() if free >= size)
+
+    def pods_when_empty(self, size: int) -> int:
+        """How many would fit if nothing ran here."""
+        return sum(count * (gpus // size) for gpus, count in self.sizes.items() if gpus >= size)
+
+    def by_fit(self, size: int) -> Iterator[NodeState]:
+        """Nodes with room for a pod of `size`, the smallest hole first."""
+        for free in sorted(self.rooms):
+            if free >= size:
+                yield from self.rooms[free]
+
+    def enter(self, state: NodeState, room: int) -> None:
+        """A node now has `room` free GPUs."""
+        self.free += room
+        self.counts[room] = self.counts.get(room, 0) + 1
+        if room not in self.rooms:
+            self.rooms[room] = SortedKeyList(key=_by_order)
+        self.rooms[room].add(state)
+
+    def leave(self, state: NodeState, room: int) -> None:
+        """A node no longer has `room` free GPUs."""
+        self.free -= room
+        self.counts[room] -= 1
+        self.rooms[room].remove(state)
+
+
+def _by_order(state: NodeState) -> Order:
+    return state.order
+
+
+class Pool:
+    """All nodes of one flavor."""
+
+    __slots__ = ("_by_free", "_masks", "_next_bit", "_stale", "domains", "flavor", "free", "mask", "version")
+
+    def __init__(self, flavor: str) -> None:
+        self.flavor = flavor
+        self.domains: dict[tuple[str, str, str], Domain] = {}
+        self.mask = 0
+        self.free = 0
+        self.version = 0
+        self._next_bit = 0
+        self._masks: dict[Selector, int] = {}
+        self._by_free: SortedList = SortedList()
+        self._stale: dict[tuple[str, str, str], int] = {}
+
+    def nodes_matching(self, labels: dict[str, str]) -> int:
+        """The nodes a selector matches, as bits."""
+        selector = tuple(sorted(labels.items()))
+        found = self._masks.get(selector)
+        if found is None:
+            found = 0
+            for domain in self.domains.values():
+                for state in domain.nodes.values():
+                    if matches(state.node.labels, labels):
+                        found |= state.bit
+            self._masks[selector] = found
+        return found
+
+    def by_hole(self, least: int) -> Iterator[Domain]:
+        """Domains with at least `least` free GPUs, the smallest hole first."""
+        self._refresh()
+        for _, _, key in self._by_free.irange((least,)):
+            yield self.domains[key]
+
+    def add(self, state: NodeState, domain_key: tuple[str, str, str]) -> None:
+        """A node joins."""
+        domain = self.domains.get(domain_key)
+        if domain is None:
+            domain = self.domains[domain_key] = Domain(domain_key, self)
+        state.domain = domain
+        state.bit = 1 << self._next_bit
+        self._next_bit += 1
+        domain.nodes[state.node.name] = state
+        domain.mask |= state.bit
+        self.mask |= state.bit
+        domain.sizes[state.node.gpus] = domain.sizes.get(state.node.gpus, 0) + 1
+        for selector in self._masks:
+            if matches(state.node.labels, dict(selector)):
+                self._masks[selector] |= state.bit
+        self._note(domain)
+        domain.enter(state, state.room)
+        self.free += state.room
+        self.version += 1
+
+    def remove(self, state: NodeState) -> None:
+        """A node leaves."""
+        domain = state.domain
+        assert domain is not None, "only a node of the pool can leave it"
+        self._note(domain)
+        domain.leave(state, state.room)
+        self.free -= state.room
+        del domain.nodes[state.node.name]
+        domain.sizes[state.node.gpus] -= 1
+        domain.mask &= ~state.bit
+        self.mask &= ~state.bit
+        for selector in self._masks:
+            self._masks[selector] &= ~state.bit
+        if not domain.nodes:
+            del self.domains[domain.key]
+        state.domain = None
+        self.version += 1
+
+    def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
+        """Other slots are free on a node, or it is (no longer) barred."""
+        domain = state.domain
+        assert domain is not None, "only a node of the pool has slots in it"
+        before = state.room
+        state.free = free
+        state.barred = barred
+        after = state.room
+        if before != after:
+            self._note(domain)
+            domain.leave(state, before)
+            domain.enter(state, after)
+            self.free += after - before
+
+    def _note(self, domain: Domain) -> None:
+        if domain.key not in self._stale:
+            self._stale[domain.key] = domain.free
+
+    def _refresh(self) -> None:
+        for key, before in self._stale.items():
+            self._by_free.discard((before, _domain_order(key), key))
+            domain = self.domains.get(key)
+            if domain is not None:
+                self._by_free.add((domain.free, domain.order, key))
+        self._stale.clear()
+
+
+@lru_cache(maxsize=16_384)
+def _domain_order(key: tuple[str, str, str]) -> tuple[Order, ...]:
+    return tuple(natural(part) for part in (key[2], key[1], key[0]))
+
+
+class Capacity:
+    """All pools, and every node by name, also those that are skipped for want of a label."""
+
+    def __init__(self, labels: LabelKeys) -> None:
+        self.labels = labels
+        self.nodes: dict[str, NodeState] = {}
+        self.pools: dict[str, Pool] = {}
+
+    def missing(self, node: Node) -> str | None:
+        """The label a node lacks, without which nobody knows where it stands."""
+        keys = self.labels
+        return next((each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)), None)
+
+    def flavor(self, node: Node) -> str:
+        """The flavor a node's labels tell."""
+        return node.labels.get(self.labels.flavor, "")
+
+    def join(self, state: NodeState) -> None:
+        """Put a node into its pool, if its labels say which."""
+        self.nodes[state.node.name] = state
+        if self.missing(state.node) is not None:
+            return
+        labels, keys = state.node.labels, self.labels
+        flavor = labels[keys.flavor]
+        if flavor not in self.pools:
+            self.pools[flavor] = Pool(flavor)
+        self.pools[flavor].add(state, (labels[keys.region], labels[keys.cluster], labels[keys.domain]))
+
+    def part(self, state: NodeState) -> None:
+        """Take a node out of its pool."""
+        del self.nodes[state.node.name]
+        if state.domain is not None:
+            state.domain.pool.remove(state)
+
+    def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
+        """See `Pool.set_slots`; a node outside every pool only keeps its own books."""
+        if state.domain is None:
+            state.free, state.barred = free, barred
+        else:
+            state.domain.pool.set_slots(state, free, barred)

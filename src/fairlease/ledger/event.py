@@ -1,0 +1,226 @@
+"""What can happen: the events of the ledger. State changes by these and by nothing else.
+
+An event is a fact with no time of its own: all events of an entry happened at the entry's time. Records are compact, because a
+million leases must replay in seconds: a lease stands as a short array, and payers are named once per event.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+import msgspec
+
+from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
+from fairlease.model.lease import Payer, Role
+from fairlease.model.node import Node
+from fairlease.model.record import Key, Reason, Record, api_name
+from fairlease.model.reservation import OutcomeSpec
+from fairlease.model.run import Phase, RunSpec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name, tag=True, tag_field="event"):
+    """Something that happened."""
+
+
+class Configured(Event, frozen=True, kw_only=True):
+    """The scheduler runs under these settings from now on."""
+
+    config: Config
+
+
+class NodeSet(Event, frozen=True, kw_only=True):
+    """A node was seen, or seen changed."""
+
+    node: Node
+
+
+class NodeFailed(Event, frozen=True, kw_only=True):
+    """A node counts as failed: its pods are gone, its GPUs are nobody's until it returns."""
+
+    node: str
+
+
+class NodeRemoved(Event, frozen=True, kw_only=True):
+    """A node is gone and forgotten."""
+
+    node: str
+
+
+class BudgetSet(Event, frozen=True, kw_only=True):
+    """A Budget was written; what was spent before stays as it was."""
+
+    budget: Key
+    spec: BudgetSpec
+
+
+class BudgetRemoved(Event, frozen=True, kw_only=True):
+    """A Budget is gone; nothing new can be paid by it."""
+
+    budget: Key
+
+
+class RunSubmitted(Event, frozen=True, kw_only=True):
+    """A run asked for GPUs. `by` is the user who asked, where there is one."""
+
+    run: Key
+    spec: RunSpec
+    by: str | None = None
+
+
+class RunDeferred(Event, frozen=True, kw_only=True):
+    """Runs of one shape cannot start, for this reason. Written when the reason changes, not each time they are tried.
+
+    `tally` counts, by reason, the envelopes and domains that turned them away.
+    """
+
+    runs: tuple[Key, ...]
+    reason: Reason
+    message: str
+    tally: dict[str, int] = {}
+
+
+class Cell(msgspec.Struct, frozen=True, array_like=True):
+    """One lease inside `LeasesOpened`: its number in the attempt, where it lies, and which of the event's payers pays it."""
+
+    number: int
+    group: int
+    rank: int
+    node: str
+    slots: tuple[int, ...]
+    payer: int
+    role: Role = Role.ACTIVE
+
+
+class LeasesOpened(Event, frozen=True, kw_only=True):
+    """Cover and pack became true at once. `plan` is the digest of the plan that was carried out."""
+
+    run: Key
+    attempt: int
+    reason: Reason
+    payers: tuple[Payer, ...]
+    cells: tuple[Cell, ...]
+    plan: str
+
+
+class LeasesClosed(Event, frozen=True, kw_only=True):
+    """Leases of one run ended, all for one reason. `seed` completes RandomPreempt. `names` empty: all that are open."""
+
+    run: Key
+    reason: Reason
+    names: tuple[str, ...] = ()
+    seed: str | None = None
+
+
+class RunRequeued(Event, frozen=True, kw_only=True):
+    """An attempt is over and the next one was asked for."""
+
+    run: Key
+    reason: Reason
+    message: str
+
+
+class Bill(Record, frozen=True, kw_only=True):
+    """What a run used up, in GPU-milliseconds of Active leases, each GPU in exactly one class; spares are told apart."""
+
+    owned: int = 0
+    shared: int = 0
+    borrowed: int = 0
+    overdrawn: int = 0
+    spares: int = 0
+    sponsors: dict[str, int] = {}
+
+
+class RunEnded(Event, frozen=True, kw_only=True):
+    """A run is over for good, with its bill; all its leases are closed."""
+
+    run: Key
+    phase: Phase
+    reason: Reason
+    message: str
+    attempt: int
+    bill: Bill = Bill()
+    started_at: int | None = None
+
+
+class CoverLost(Event, frozen=True, kw_only=True):
+    """A unit (a rigid run's share in an envelope, or one elastic group's: `group` ≥ 0) is overdrawn; under Drain it ends at `ends`."""
+
+    run: Key
+    budget: Key
+    envelope: str
+    group: int = -1
+    reason: Reason
+    ends: int | None = None
+
+
+class CoverRegained(Event, frozen=True, kw_only=True):
+    """Room came back: the unit is covered again."""
+
+    run: Key
+    budget: Key
+    envelope: str
+    group: int = -1
+
+
+class Turn(enum.Enum):
+    """What a moment in time did to an envelope or an aggregate cap."""
+
+    OPENED = "opened"
+    CLOSED = "closed"
+    EXHAUSTED = "exhausted"
+
+
+class EnvelopeTurned(Event, frozen=True, kw_only=True):
+    """A window opened or closed, or hours ran out. `cap` names the aggregate cap where it is one's hours."""
+
+    budget: Key
+    envelope: str = ""
+    cap: str = ""
+    turn: Turn
+
+
+class OutcomeRecorded(Event, frozen=True, kw_only=True):
+    """A resolution was decided; written before the first lease is closed."""
+
+    name: str
+    outcome: OutcomeSpec
+
+
+AnyEvent = (
+    Configured
+    | NodeSet
+    | NodeFailed
+    | NodeRemoved
+    | BudgetSet
+    | BudgetRemoved
+    | RunSubmitted
+    | RunDeferred
+    | LeasesOpened
+    | LeasesClosed
+    | RunRequeued
+    | RunEnded
+    | CoverLost
+    | CoverRegained
+    | EnvelopeTurned
+    | OutcomeRecorded
+)
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(tuple[AnyEvent, ...])
+
+
+def encode(events: tuple[AnyEvent, ...]) -> bytes:
+    """The bytes that are hashed and stored: JSON with sorted keys in free-form maps."""
+    return _encoder.encode(events)
+
+
+def decode(body: bytes) -> tuple[AnyEvent, ...]:
+    """The events of a stored body."""
+    return _decoder.decode(body)
+
+
+def digest(record: Record) -> str:
+    """SHA-256 of a record's JSON, by which outcomes are chained and plans compared."""
+    return hashlib.sha256(_encoder.encode(record)).hexdigest()

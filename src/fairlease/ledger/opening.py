@@ -1,0 +1,45 @@
+"""From an event to its leases: the one place where a lease gets its name.
+
+Names carry the run, the attempt and a counter (`train-1-0`), so that none is ever used twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlease.model.lease import Lease
+from fairlease.model.record import Key, split
+
+if TYPE_CHECKING:
+    from fairlease.ledger.event import LeasesOpened
+    from fairlease.model.run import RunSpec
+
+
+def lease_name(run: Key, attempt: int, number: int) -> str:
+    """The name of a lease within its run's namespace."""
+    return f"{split(run)[1]}-{attempt}-{number}"
+
+
+def leases_of(event: LeasesOpened, spec: RunSpec, at: int, serial: int) -> tuple[Lease, ...]:
+    """The leases that an event opened at `at`; `serial` is the number of leases ever opened before them."""
+    stem = f"{split(event.run)[1]}-{event.attempt}-"
+    payers = event.payers
+    return tuple(
+        Lease(
+            name=f"{stem}{cell.number}",
+            run=event.run,
+            owner=spec.owner,
+            attempt=event.attempt,
+            group=cell.group,
+            rank=cell.rank,
+            node=cell.node,
+            slots=cell.slots,
+            role=cell.role,
+            start=at,
+            payer=payers[cell.payer],
+            reason=event.reason,
+            serial=index,
+            opportunistic=spec.opportunistic,
+        )
+        for index, cell in enumerate(event.cells, serial)
+    )

@@ -1,0 +1,222 @@
+"""Snapshots: the folded state as bytes, so that a restart does not replay all history.
+
+Only what cannot be derived is kept: settings, nodes, Budgets, the past of each envelope, runs that live with their leases, how the
+others ended. Everything else (free slots, money in use, queue, timers) is built from that by the same code that `apply` uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlease.ledger import event as ev
+from fairlease.ledger.capacity import NodeState
+from fairlease.ledger.live import Meter, RunState, Unit
+from fairlease.ledger.state import State
+from fairlease.ledger.store import Head, Snapshot
+from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
+from fairlease.model.lease import Lease
+from fairlease.model.node import Node
+from fairlease.model.record import Key, Record
+from fairlease.model.run import Phase, RunSpec
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.ledger.account import Usage
+
+
+class FrozenNode(Record, frozen=True, kw_only=True):
+    """A node and what was observed of it."""
+
+    node: Node
+    peak: int
+    failed: bool
+    not_ready_since: int | None
+
+
+class FrozenUsage(Record, frozen=True, kw_only=True):
+    """A step history: arrays of 64-bit integers as bytes."""
+
+    rate: int
+    total: int
+    at: int
+    times: bytes
+    totals: bytes
+
+
+class FrozenAccount(Record, frozen=True, kw_only=True):
+    """An envelope's past."""
+
+    budget: Key
+    envelope: str
+    owner: str
+    usage: FrozenUsage
+    lent: FrozenUsage
+
+
+class FrozenRun(Record, frozen=True, kw_only=True):
+    """A run that lives."""
+
+    key: Key
+    spec: RunSpec
+    by: str | None
+    submitted_at: int
+    asked_at: int
+    order: int
+    attempt: int
+    failures: int
+    phase: Phase
+    reason: Reason
+    message: str
+    tally: dict[str, int]
+    since: int
+    started_at: int | None
+    first_started_at: int | None
+    deadline: int | None
+    number: int
+    leases: tuple[Lease, ...]
+    meters: dict[str, tuple[int, int, int]]
+    sponsors: dict[str, tuple[int, int, int]]
+    overdrawn: tuple[tuple[Unit, int | None], ...]
+
+
+class FrozenState(Record, frozen=True, kw_only=True):
+    """Everything that cannot be derived."""
+
+    at: int
+    config: Config
+    nodes: tuple[FrozenNode, ...]
+    budgets: tuple[tuple[Key, BudgetSpec], ...]
+    accounts: tuple[FrozenAccount, ...]
+    runs: tuple[FrozenRun, ...]
+    shapes: tuple[tuple[bytes, Reason], ...]
+    ended: dict[Key, str]
+    orders: int
+    serial: int
+    outcomes: int
+    last_outcome: str
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+_decoder = msgspec.msgpack.Decoder(FrozenState)
+
+
+def take(state: State, head: Head) -> Snapshot:
+    """The snapshot of a state that stands at `head`."""
+    body = freeze(state)
+    return Snapshot(seq=head.seq, hash=head.hash, at=head.at, digest=hashlib.sha256(body).hexdigest(), body=body)
+
+
+def open_up(snapshot: Snapshot) -> State:
+    """The state a snapshot holds."""
+    return thaw(snapshot.body)
+
+
+def freeze(state: State) -> bytes:
+    """A state as bytes; equal states give equal bytes."""
+    frozen = FrozenState(
+        at=state.at,
+        config=state.config,
+        nodes=tuple(_freeze_node(each) for _, each in sorted(state.capacity.nodes.items())),
+        budgets=tuple(sorted(state.budgets.items())),
+        accounts=tuple(
+            FrozenAccount(
+                budget=Key(each.id[0]),
+                envelope=each.id[1],
+                owner=each.owner,
+                usage=_freeze_usage(each.usage),
+                lent=_freeze_usage(each.lent),
+            )
+            for _, each in sorted(state.accounts.items())
+        ),
+        runs=tuple(_freeze_run(each) for _, each in sorted(state.runs.items())),
+        shapes=tuple(sorted((shape.key, shape.reason) for shape in state.queue.shapes.values())),
+        ended=state.ended,
+        orders=state.orders,
+        serial=state.serial,
+        outcomes=state.outcomes,
+        last_outcome=state.last_outcome,
+    )
+    return _encoder.encode(frozen)
+
+
+def thaw(body: bytes) -> State:
+    """A state from its bytes; indexes are built by applying what the bytes tell."""
+    frozen = _decoder.decode(body)
+    state = State()
+    state.at = frozen.at
+    state.apply(frozen.at, ev.Configured(config=frozen.config))
+    for each in frozen.nodes:
+        _thaw_node(state, each)
+    for budget, spec in frozen.budgets:
+        state.apply(frozen.at, ev.BudgetSet(budget=budget, spec=spec))
+    state.ended.update(frozen.ended)
+    for run in sorted(frozen.runs, key=lambda each: each.order):
+        _thaw_run(state, run)
+    for account in frozen.accounts:
+        books = state.account(account.budget, account.envelope)
+        books.owner = account.owner
+        _thaw_usage(books.usage, account.usage)
+        _thaw_usage(books.lent, account.lent)
+    for shape, reason in frozen.shapes:
+        state.queue.settle(shape, reason)
+    for books in state.accounts.values():
+        state.retime(books)
+    state.orders, state.serial = frozen.orders, frozen.serial
+    state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
+    state.settled()
+    return state
+
+
+def _freeze_node(each: NodeState) -> FrozenNode:
+    return FrozenNode(node=each.node, peak=each.peak, failed=each.failed, not_ready_since=each.not_ready_since)
+
+
+def _thaw_node(state: State, frozen: FrozenNode) -> None:
+    node = NodeState(frozen.node)
+    node.peak = frozen.peak
+    node.free = (1 << frozen.peak) - 1
+    node.failed, node.not_ready_since = frozen.failed, frozen.not_ready_since
+    state.admit(node)
+
+
+def _freeze_usage(usage: Usage) -> FrozenUsage:
+    times, totals = usage.times.tobytes(), usage.totals.tobytes()
+    return FrozenUsage(rate=usage.rate, total=usage.total, at=usage.at, times=times, totals=totals)
+
+
+def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
+    usage.rate, usage.total, usage.at = frozen.rate, frozen.total, frozen.at
+    usage.times, usage.totals = array("q"), array("q")
+    usage.times.frombytes(frozen.times)
+    usage.totals.frombytes(frozen.totals)
+
+
+_PLAIN = (
+    "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
+    "since", "started_at", "first_started_at", "deadline", "number",
+)  # fmt: skip
+
+
+def _freeze_run(run: RunState) -> FrozenRun:
+    return FrozenRun(
+        **{name: getattr(run, name) for name in _PLAIN},
+        leases=tuple(sorted(run.leases.values(), key=lambda lease: lease.serial)),
+        meters={name: meter.save() for name, meter in sorted(run.meters.items())},
+        sponsors={name: meter.save() for name, meter in sorted(run.sponsors.items())},
+        overdrawn=tuple(sorted(run.overdrawn.items())),
+    )
+
+
+def _thaw_run(state: State, frozen: FrozenRun) -> None:
+    run = RunState(frozen.key, frozen.spec, frozen.submitted_at, frozen.order)
+    for name in _PLAIN:
+        setattr(run, name, getattr(frozen, name))
+    state.revive(run, frozen.leases, dict(frozen.overdrawn))
+    for source, meters in ((frozen.meters, run.meters), (frozen.sponsors, run.sponsors)):
+        for name, saved in source.items():
+            meters.setdefault(name, Meter()).restore(saved)

@@ -1,0 +1,175 @@
+"""The ledger's file: its tables, its format number, and who may write to it.
+
+Record and index. `entry` is the ledger; `lease_opened`, `lease_closed`, `story`, `ended`, `name` and `payer` are derived from
+it in the same transaction, so that questions about the past need no replay. Triggers forbid to change or delete a row of
+any of them, with whatever program the file is opened. Two tables may shrink, because nothing is proved by them: `snapshot`
+keeps the last two, and `lease_open` lists the leases without a row in `lease_closed`, which no index could find.
+
+One writer. SQLite lets writers take turns; a ledger must not, since a second one would decide on a state it did not write.
+So the writer holds a lock on a file beside the database for as long as it lives, and the kernel frees it when it dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+FORMAT = 1
+"""The number of the format that is written; a file with a higher one was written by a newer Fairlease."""
+
+APPLICATION_ID = 0x464C5331
+"""`FLS1`: by which `file` and we recognise a ledger."""
+
+RECORD = {
+    "entry": "seq = NEW.seq",
+    "name": "id = NEW.id OR text = NEW.text",
+    "payer": "id = NEW.id",
+    "lease_opened": "serial = NEW.serial",
+    "lease_closed": "serial = NEW.serial",
+    "story": "run = NEW.run AND seq = NEW.seq",
+    "ended": "id = NEW.id",
+}
+"""The tables that only ever grow, and what would make a new row the replacement of an old one."""
+
+_TABLES = """
+CREATE TABLE entry (
+    seq INTEGER PRIMARY KEY, at INTEGER NOT NULL, prev BLOB NOT NULL, hash BLOB NOT NULL, body BLOB NOT NULL
+) STRICT;
+-- Runs, nodes and owners, each spelled once.
+CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE payer (
+    id INTEGER PRIMARY KEY, budget TEXT NOT NULL, envelope TEXT NOT NULL, owner TEXT NOT NULL, fund TEXT NOT NULL,
+    UNIQUE (budget, envelope, owner, fund)
+) STRICT;
+-- `serial` is the order of opening, and so of `start`; `slots` is one byte per slot below 128, LEB128 above.
+CREATE TABLE lease_opened (
+    serial INTEGER PRIMARY KEY, run INTEGER NOT NULL, owner INTEGER NOT NULL, opportunistic INTEGER NOT NULL,
+    attempt INTEGER NOT NULL, number INTEGER NOT NULL, grp INTEGER NOT NULL, rank INTEGER NOT NULL, node INTEGER NOT NULL,
+    gpus INTEGER NOT NULL, slots BLOB NOT NULL, role TEXT NOT NULL, start INTEGER NOT NULL, payer INTEGER NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX lease_by_node ON lease_opened (node);
+CREATE INDEX lease_by_owner ON lease_opened (owner);
+CREATE INDEX lease_by_payer ON lease_opened (payer);
+CREATE TABLE lease_closed (serial INTEGER PRIMARY KEY, at INTEGER NOT NULL, closure TEXT NOT NULL) STRICT;
+CREATE INDEX lease_by_end ON lease_closed (at);
+CREATE TABLE lease_open (serial INTEGER PRIMARY KEY) STRICT;
+-- Which entries name a run; where one opened leases of it, these lie from serial `first` to `last`.
+CREATE TABLE story (
+    run INTEGER NOT NULL, seq INTEGER NOT NULL, first INTEGER, last INTEGER, PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE ended (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL) STRICT;
+CREATE TABLE snapshot (
+    seq INTEGER PRIMARY KEY, hash BLOB NOT NULL, at INTEGER NOT NULL, digest BLOB NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE VIEW lease AS
+    SELECT o.serial, r.text AS run, w.text AS owner, o.attempt, o.number, o.grp, o.rank, n.text AS node,
+           o.gpus, hex(o.slots) AS slots, o.role, o.start, p.budget, p.envelope, p.owner AS payer, p.fund,
+           o.reason, o.opportunistic, c.at AS end, c.closure
+    FROM lease_opened o JOIN name r ON r.id = o.run JOIN name w ON w.id = o.owner JOIN name n ON n.id = o.node
+         JOIN payer p ON p.id = o.payer LEFT JOIN lease_closed c ON c.serial = o.serial;
+CREATE TRIGGER entry_follows BEFORE INSERT ON entry
+    WHEN NEW.seq > 1 AND NEW.prev IS NOT (SELECT hash FROM entry WHERE seq = NEW.seq - 1)
+    BEGIN SELECT RAISE(ABORT, 'an entry follows the one before it'); END;
+"""
+
+_GUARDS = """
+CREATE TRIGGER {table}_kept BEFORE UPDATE ON {table} BEGIN SELECT RAISE(ABORT, '{table} is never rewritten'); END;
+CREATE TRIGGER {table}_stays BEFORE DELETE ON {table} BEGIN SELECT RAISE(ABORT, '{table} is never deleted from'); END;
+CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same})
+    BEGIN SELECT RAISE(ABORT, '{table} is never rewritten'); END;
+"""
+
+
+class CannotOpen(Exception):  # noqa: N818 - it says what happened, as `Conflict` does
+    """A ledger's file cannot be used: it is missing, held by another writer, of a newer format, or no ledger at all."""
+
+
+class Lock:
+    """The writer's lock: held while the file is open, whatever becomes of the process; the file names its holder."""
+
+    def __init__(self, database: Path) -> None:
+        self.path = database.with_name(database.name + ".lock")
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._file, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(self._file)
+            raise CannotOpen(f"{database} is being written by process {holder}; a ledger has one writer") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+
+    def release(self) -> None:
+        """Let another process write. The file stays: deleting it would let two processes lock two files of one name."""
+        os.ftruncate(self._file, 0)
+        os.close(self._file)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """The connection of the one writer, to a file that is made if it is not there. The lock must be held."""
+    db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+    try:
+        if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+            _make(db)
+        _check_format(db, path)
+        # The commit is the decision: it must be on the disk before anybody acts on it.
+        db.execute("PRAGMA synchronous = FULL")
+        # Many small commits: fewer, larger checkpoints; the file is cut back after a long reader has let it grow.
+        db.execute("PRAGMA wal_autocheckpoint = 8000")
+        db.execute("PRAGMA journal_size_limit = 67108864")
+        db.execute("PRAGMA cache_size = -65536")
+    except sqlite3.DatabaseError as error:
+        db.close()
+        raise CannotOpen(f"{path} cannot be opened: {error}") from error
+    except CannotOpen:
+        db.close()
+        raise
+    return db
+
+
+def _make(db: sqlite3.Connection) -> None:
+    """Write the format of an empty file, whole or not at all."""
+    guards = "".join(_GUARDS.format(table=table, same=same) for table, same in RECORD.items())
+    marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
+    # A commit writes every page it touches to the log; pages of 2 KiB make that a third less than the usual 4.
+    db.execute("PRAGMA page_size = 2048")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {guards} {marks} COMMIT;")
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write; a writer may be at work, and the file system may be read-only.
+
+    A reader of a file in WAL mode needs the `-shm` file beside it. Where it is not there and cannot be made, nobody is
+    writing either, and the file may be read as one that does not change, unless a log with content was left behind.
+    """
+    if not path.is_file():
+        raise CannotOpen(f"there is no ledger at {path}")
+    uri = path.absolute().as_uri()
+    for mode in ("mode=ro", "mode=ro&immutable=1"):
+        db = sqlite3.connect(f"{uri}?{mode}", uri=True, isolation_level=None, cached_statements=256)
+        try:
+            _check_format(db, path)
+        except sqlite3.DatabaseError as error:
+            db.close()
+            log = path.with_name(path.name + "-wal")
+            last = "immutable" in mode or (log.exists() and log.stat().st_size > 0)
+            if last or not isinstance(error, sqlite3.OperationalError):
+                raise CannotOpen(f"{path} cannot be read: {error}") from error
+        except CannotOpen:
+            db.close()
+            raise
+        else:
+            return db
+    raise AssertionError("the second mode either works or raises")
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise CannotOpen(f"{path} is no ledger of Fairlease")
+    if version > FORMAT:
+        raise CannotOpen(f"{path} has format {version}; this Fairlease reads up to {FORMAT}: it needs a newer one")

@@ -1,0 +1,239 @@
+"""What is true now: the fold of the ledger.
+
+State changes only through `apply(at, event)`; replaying the log gives the live state. Indexes (free slots, money, open leases by
+run, by node and by envelope, the queue, timers) are kept by `apply`, never recomputed by scanning. It holds what is open, plus
+for what is over only how it ended: closed leases and old bills lie in the store. `mark`, `rollback` and `keep` make every change
+a trial that can be undone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlease.ledger import event as ev
+from fairlease.ledger.capacity import NodeState
+from fairlease.ledger.live import RunState, Unit
+from fairlease.ledger.opening import leases_of
+from fairlease.ledger.timers import Due
+from fairlease.ledger.world import Dirty, World
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlease.model.budget import Envelope
+
+
+class State(World):
+    """The world, and what each event does to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._apply: dict[type, Callable[[Any], None]] = {
+            ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
+            ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
+            ev.RunSubmitted: self._run_submitted, ev.RunDeferred: self._run_deferred, ev.LeasesOpened: self._leases_opened,
+            ev.LeasesClosed: self._leases_closed, ev.RunRequeued: self._run_requeued, ev.RunEnded: self._run_ended,
+            ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
+            ev.OutcomeRecorded: self._outcome_recorded,
+        }  # fmt: skip
+
+    def apply(self, at: int, event: ev.AnyEvent) -> None:
+        """Make one fact part of the state."""
+        assert at >= self.at, "time does not run backwards in a ledger"
+        if at != self.at:
+            self.undo.later(self._set_time, self.at)
+            self.at = at
+        self._apply[type(event)](event)
+
+    def settled(self) -> None:
+        """Every entry of a ledger ends settled: nothing waits to be decided anew."""
+        self.dirty = Dirty()
+
+    # --- configuration and nodes ---------------------------------------------------------------------------------------
+
+    def _configured(self, event: ev.Configured) -> None:
+        self._set("config", event.config)
+        if event.config.labels != self.capacity.labels:
+            nodes = list(self.capacity.nodes.values())
+            for state in nodes:
+                self._part(state)
+            self.undo.later(setattr, self.capacity, "labels", self.capacity.labels)
+            self.capacity.labels = event.config.labels
+            for state in nodes:
+                self._join(state)
+                self._bar(state)
+
+    def _node_set(self, event: ev.NodeSet) -> None:
+        node = event.node
+        state = self.capacity.nodes.get(node.name)
+        if state is None:
+            state = NodeState(node)
+            self._join(state)
+        else:
+            self.undo.touch(state)
+            state.failed = False
+            self._replace(state, node)
+        if node.ready != (state.not_ready_since is None):
+            self.undo.touch(state)
+            state.not_ready_since = None if node.ready else self.at
+        self._bar(state)
+        self._debounce(state)
+
+    def _node_failed(self, event: ev.NodeFailed) -> None:
+        state = self.capacity.nodes[event.node]
+        self.undo.touch(state)
+        state.failed = True
+        self._timer(Due.DEBOUNCE, event.node, None)
+        self._bar(state)
+
+    def _node_removed(self, event: ev.NodeRemoved) -> None:
+        state = self.capacity.nodes[event.node]
+        assert not state.leases, "leases on a node close before it goes"
+        self._timer(Due.DEBOUNCE, event.node, None)
+        self._part(state)
+
+    # --- budgets -------------------------------------------------------------------------------------------------------
+
+    def _budget_set(self, event: ev.BudgetSet) -> None:
+        before = self.budgets.get(event.budget)
+        self.undo.put(self.budgets, event.budget, event.spec)
+        wanted: dict[str, Envelope | None] = {} if before is None else {each.name: None for each in before.envelopes}
+        wanted |= {envelope.name: envelope for envelope in event.spec.envelopes}
+        for name, terms in wanted.items():
+            self._refit(self.account(event.budget, name), terms, event.spec.owner)
+        for cap in () if before is None else before.aggregate_caps:
+            self._timer(Due.EXHAUSTED, f"{event.budget}#{cap.name}", None)
+        for cap in event.spec.aggregate_caps:
+            self._retime_cap(event.budget, cap)
+        self._budgets_changed()
+
+    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
+        spec = self.undo.pop(self.budgets, event.budget)
+        for envelope in spec.envelopes:
+            self._refit(self.account(event.budget, envelope.name), None, spec.owner)
+        for cap in spec.aggregate_caps:
+            self._timer(Due.EXHAUSTED, f"{event.budget}#{cap.name}", None)
+        self._budgets_changed()
+
+    def _budgets_changed(self) -> None:
+        self._set("budgets_version", self.budgets_version + 1)
+        self.dirty.budgets = True
+
+    def _envelope_turned(self, event: ev.EnvelopeTurned) -> None:
+        if event.cap:
+            spec = self.budgets[event.budget]
+            self._timer(Due.EXHAUSTED, f"{event.budget}#{event.cap}", None)
+            names = next(cap.envelopes for cap in spec.aggregate_caps if cap.name == event.cap)
+            self.dirty.accounts.update((event.budget, name) for name in names)
+            return
+        account = self.account(event.budget, event.envelope)
+        self.retime(account)
+        self.dirty.accounts.add(account.id)
+
+    # --- runs ----------------------------------------------------------------------------------------------------------
+
+    def _run_submitted(self, event: ev.RunSubmitted) -> None:
+        run = RunState(event.run, event.spec, self.at, self.orders)
+        run.by = event.by
+        self._set("orders", self.orders + 1)
+        self.undo.put(self.runs, event.run, run)
+        self._timer(Due.LATEST_START, event.run, event.spec.runtime.latest_start)
+        self._ask(run)
+
+    def _run_deferred(self, event: ev.RunDeferred) -> None:
+        for each in event.runs:
+            run = self.runs[each]
+            self.undo.touch(run)
+            run.reason, run.message, run.tally = event.reason, event.message, event.tally
+            shape = self.queue.shapes.get(run.shape)
+            if shape is not None:
+                self.undo.later(self.queue.settle, run.shape, shape.reason)
+                self.queue.settle(run.shape, event.reason)
+
+    def _run_requeued(self, event: ev.RunRequeued) -> None:
+        run = self.runs[event.run]
+        assert not run.leases, "an attempt's leases close before the next attempt is asked for"
+        self.undo.touch(run)
+        run.attempt += 1
+        run.failures += event.reason is Reason.Fail
+        run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
+        run.started_at = run.deadline = None
+        run.number = 0
+        run.asked_at, run.order = self.at, self.orders
+        self._set("orders", self.orders + 1)
+        self._timer(Due.DEADLINE, run.key, None)
+        if run.key in self.opportunistic:
+            self.undo.pop(self.opportunistic, run.key)
+        self._enqueue(run)
+
+    def _run_ended(self, event: ev.RunEnded) -> None:
+        run = self.runs[event.run]
+        assert not run.leases, "a run's leases close before it ends"
+        self._dequeue(run)
+        self.undo.pop(self.runs, event.run)
+        self.undo.put(self.ended, event.run, event.phase.value)
+        self._timer(Due.DEADLINE, event.run, None)
+        self._timer(Due.LATEST_START, event.run, None)
+        if event.run in self.opportunistic:
+            self.undo.pop(self.opportunistic, event.run)
+        if event.phase is Phase.COMPLETED:
+            for follower in list(self.queue.following.get(event.run, {}).values()):
+                self.undo.pop(self.queue.following[event.run], follower.key)
+                if not self.upstream(follower):
+                    self._enqueue(follower)
+
+    # --- leases --------------------------------------------------------------------------------------------------------
+
+    def _leases_opened(self, event: ev.LeasesOpened) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        if run.phase is Phase.PENDING:
+            self._begin(run)
+        opened = leases_of(event, run.spec, self.at, self.serial)
+        run.number = event.cells[-1].number + 1
+        self._set("serial", self.serial + len(opened))
+        self._set("open_leases", self.open_leases + len(opened))
+        for lease in opened:
+            self.undo.put(run.leases, lease.name, lease)
+            self._occupy(lease, held=True)
+        for account in self._book(run, opened, sign=1):
+            self.retime(account)
+
+    def _leases_closed(self, event: ev.LeasesClosed) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        names = event.names or tuple(run.leases)
+        closed = [self.undo.pop(run.leases, name) for name in names]
+        self._set("open_leases", self.open_leases - len(closed))
+        for lease in closed:
+            self._occupy(lease, held=False)
+        for account in self._book(run, closed, sign=-1):
+            self.retime(account)
+            self.dirty.accounts.add(account.id)
+        for unit in list(run.overdrawn):
+            if not any(run.unit(lease) == unit for lease in run.leases.values()):
+                self._forget(run, unit)
+
+    # --- cover lost and regained ---------------------------------------------------------------------------------------
+
+    def _cover_lost(self, event: ev.CoverLost) -> None:
+        run = self.runs[event.run]
+        unit: Unit = (event.run, event.budget, event.envelope, event.group)
+        if unit not in run.overdrawn:
+            self._reclass(run, unit, overdrawn=True)
+        self.undo.put(run.overdrawn, unit, event.ends)
+        self.undo.put(self.overdrawn, unit, event.ends)
+        self._timer(Due.DRAIN, "|".join(map(str, unit)), event.ends)
+        self.dirty.flavors.add(run.spec.resources.gpu_type)
+
+    def _cover_regained(self, event: ev.CoverRegained) -> None:
+        run = self.runs[event.run]
+        unit: Unit = (event.run, event.budget, event.envelope, event.group)
+        self._reclass(run, unit, overdrawn=False)
+        self._forget(run, unit)
+
+    def _outcome_recorded(self, event: ev.OutcomeRecorded) -> None:
+        self._set("outcomes", self.outcomes + 1)
+        self._set("last_outcome", ev.digest(event.outcome))

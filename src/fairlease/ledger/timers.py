@@ -1,0 +1,64 @@
+"""What falls due when: one time per key, the earliest first. Setting, moving and dropping cost a heap push at most."""
+
+from __future__ import annotations
+
+import enum
+from heapq import heapify, heappop, heappush
+
+
+class Due(enum.IntEnum):
+    """Kinds of timers, in the order in which those of one instant fire."""
+
+    DEADLINE = 0
+    DEBOUNCE = 1
+    WINDOW = 2
+    EXHAUSTED = 3
+    DRAIN = 4
+    LATEST_START = 5
+
+
+TimerKey = tuple[Due, str]
+
+
+class Timers:
+    """A heap with lazy deletion: what the dictionary no longer says is skipped when it comes up."""
+
+    __slots__ = ("_heap", "times")
+
+    def __init__(self) -> None:
+        self.times: dict[TimerKey, int] = {}
+        self._heap: list[tuple[int, TimerKey]] = []
+
+    def set(self, key: TimerKey, when: int | None) -> int | None:
+        """Set, move or (None) drop a timer; returns what it was."""
+        before = self.times.get(key)
+        if when == before:
+            return before
+        if when is None:
+            del self.times[key]
+        else:
+            self.times[key] = when
+            heappush(self._heap, (when, key))
+            if len(self._heap) > 64 + 4 * len(self.times):
+                self._heap = [(time, timer) for timer, time in self.times.items()]
+                heapify(self._heap)
+        return before
+
+    def next(self) -> int | None:
+        """The time of the earliest timer."""
+        heap = self._heap
+        while heap and self.times.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def due(self, now: int) -> list[TimerKey]:
+        """The timers at or before `now`, in the order in which they fire; they stay set until somebody drops them."""
+        found: list[tuple[int, TimerKey]] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            item = heappop(heap)
+            if self.times.get(item[1]) == item[0] and item not in found:
+                found.append(item)
+        for item in found:
+            heappush(heap, item)
+        return [key for _, key in sorted(found, key=lambda item: (item[1][0], item[0], item[1][1]))]

@@ -1,0 +1,355 @@
+"""The world as the ledger tells it: its parts, and the primitives by which they change together.
+
+Every primitive keeps all indexes that depend on it and notes its inverse, so that any change can be a trial. `ledger.state` says
+which event uses which; nobody else changes anything here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlease.ledger.account import Account, AccountId
+from fairlease.ledger.capacity import Capacity, NodeState
+from fairlease.ledger.live import Meter, Queue, RunState, Unit
+from fairlease.ledger.timers import Due, Timers
+from fairlease.ledger.undo import UndoLog
+from fairlease.model.config import Config
+from fairlease.model.lease import Fund, Lease, Role
+from fairlease.model.record import Key, key, split
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
+    from fairlease.model.node import Node
+
+NO_OUTCOME = "0" * 64
+"""What the first resolver outcome holds as the digest of the one before it."""
+
+
+class Dirty:
+    """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
+
+    __slots__ = ("accounts", "budgets", "flavors", "shapes", "topology")
+
+    def __init__(self) -> None:
+        self.flavors: set[str] = set()
+        self.accounts: set[AccountId] = set()
+        self.shapes: set[bytes] = set()
+        self.topology: set[str] = set()
+        self.budgets = False
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return bool(self.flavors or self.accounts or self.shapes or self.topology or self.budgets)
+
+    def copy(self) -> Dirty:
+        """For a trial, which must leave no trace."""
+        twin = Dirty()
+        twin.flavors, twin.accounts, twin.shapes = set(self.flavors), set(self.accounts), set(self.shapes)
+        twin.topology, twin.budgets = set(self.topology), self.budgets
+        return twin
+
+
+class World:
+    """All that is open, and how what is over ended."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.config = Config()
+        self.capacity = Capacity(self.config.labels)
+        self.budgets: dict[Key, BudgetSpec] = {}
+        self.budgets_version = 0
+        self.accounts: dict[AccountId, Account] = {}
+        self.runs: dict[Key, RunState] = {}
+        self.ended: dict[Key, str] = {}
+        self.queue = Queue()
+        self.timers = Timers()
+        self.opportunistic: dict[Key, RunState] = {}
+        self.overdrawn: dict[Unit, int | None] = {}
+        self.dirty = Dirty()
+        self.orders = 0
+        self.serial = 0
+        self.outcomes = 0
+        self.last_outcome = NO_OUTCOME
+        self.open_leases = 0
+        self.undo = UndoLog()
+        self._dirty_marks: list[Dirty] = []
+
+    def mark(self) -> int:
+        """Open a trial."""
+        self._dirty_marks.append(self.dirty.copy())
+        return self.undo.mark()
+
+    def rollback(self, mark: int) -> None:
+        """End a trial as if it had never been."""
+        self.undo.rollback(mark)
+        self.dirty = self._dirty_marks.pop()
+
+    def keep(self) -> None:
+        """End a trial and let it stand."""
+        self.undo.keep()
+        self._dirty_marks.pop()
+
+    def _set_time(self, at: int) -> None:
+        self.at = at
+
+    def _set(self, name: str, value: object) -> None:
+        self.undo.later(setattr, self, name, getattr(self, name))
+        setattr(self, name, value)
+
+    # --- nodes and timers ----------------------------------------------------------------------------------------------
+
+    def _join(self, state: NodeState) -> None:
+        self.capacity.join(state)
+        self.undo.later(self.capacity.part, state)
+        self.dirty.topology.add(self.capacity.flavor(state.node))
+
+    def _part(self, state: NodeState) -> None:
+        self.capacity.part(state)
+        self.undo.later(self.capacity.join, state)
+        self.dirty.topology.add(self.capacity.flavor(state.node))
+
+    def _replace(self, state: NodeState, node: Node) -> None:
+        """A node was seen changed: other labels move it, more GPUs widen it, fewer leave it as wide as it was."""
+        moved = state.node.labels != node.labels or state.node.gpus != node.gpus
+        if moved:
+            self._part(state)
+        self.undo.later(setattr, state, "node", state.node)
+        state.node = node
+        if node.gpus > state.peak:
+            grown = ((1 << node.gpus) - 1) & ~((1 << state.peak) - 1)
+            state.peak = node.gpus
+            self._slots(state, state.free | grown, state.barred)
+        if moved:
+            self._join(state)
+
+    def admit(self, state: NodeState) -> None:
+        """A node as a snapshot knew it."""
+        self._join(state)
+        self._bar(state)
+        self._debounce(state)
+
+    def _slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
+        self.undo.later(self.capacity.set_slots, state, state.free, state.barred)
+        self.capacity.set_slots(state, free, barred)
+
+    def _bar(self, state: NodeState) -> None:
+        node = state.node
+        healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
+        bars = (
+            (state.failed or node.fenced, Reason.NodeFailed),
+            (state.domain is None, Reason.MissingLabel),
+            (healthy < state.peak, Reason.LostGPUs),
+            (not node.ready, Reason.NotReady),
+            (node.cordoned, Reason.Cordoned),
+        )
+        self._slots(state, state.free, next((reason for holds, reason in bars if holds), None))
+        self.dirty.flavors.add(self.capacity.flavor(node))
+
+    def _debounce(self, state: NodeState) -> None:
+        """A silent node whose pods are known dead fails when the debounce is over."""
+        since = state.not_ready_since
+        waits = since is not None and state.node.pods_dead and not state.failed
+        self._timer(Due.DEBOUNCE, state.node.name, since + self.config.node_debounce if waits and since is not None else None)
+
+    def _timer(self, due: Due, name: str, when: int | None) -> None:
+        before = self.timers.set((due, name), when)
+        if before != when:
+            self.undo.later(self.timers.set, (due, name), before)
+
+    # --- money ---------------------------------------------------------------------------------------------------------
+
+    def account(self, budget: Key, envelope: str) -> Account:
+        """The books of an envelope; they are opened when it is first seen and never thrown away."""
+        found = self.accounts.get((budget, envelope))
+        if found is None:
+            found = Account(budget, envelope)
+            self.undo.put(self.accounts, found.id, found)
+        return found
+
+    def caps_over(self, account: Account) -> list[AggregateCap]:
+        """The aggregate caps that count an envelope."""
+        budget, name = account.id
+        spec = self.budgets.get(Key(budget))
+        return [] if spec is None else [cap for cap in spec.aggregate_caps if name in cap.envelopes]
+
+    def _refit(self, account: Account, envelope: Envelope | None, owner: str) -> None:
+        """Put an envelope's new terms on its books; what its open leases promised is clipped to the new window."""
+        self.undo.touch(account)
+        self.undo.touch(account.promise)
+        self.undo.touch(account.lent_promise)
+        account.envelope, account.owner = envelope, owner
+        account.promise.restore((0, 0, 0))
+        account.lent_promise.restore((0, 0, 0))
+        for lease in account.open.values():
+            deadline = self.runs[lease.run].deadline
+            account.promise.change(lease.gpus, deadline, account.window_end())
+            if lease.payer.fund is Fund.BORROWED:
+                account.lent_promise.change(lease.gpus, deadline, account.window_end())
+        self.retime(account)
+        self.dirty.accounts.add(account.id)
+
+    def retime(self, account: Account) -> None:
+        envelope = account.envelope
+        edges = () if envelope is None else (envelope.start, envelope.end)
+        coming = [edge for edge in edges if edge is not None and edge > self.at]
+        name = "|".join(account.id)
+        self._timer(Due.WINDOW, name, min(coming, default=None))
+        if envelope is not None and envelope.max_gpu_hours is not None:
+            self._timer(Due.EXHAUSTED, name, account.exhausts_at(self.at))
+        for cap in self.caps_over(account):
+            self._retime_cap(Key(account.id[0]), cap)
+
+    def _retime_cap(self, budget: Key, cap: AggregateCap) -> None:
+        if cap.max_gpu_hours is None:
+            return
+        members = [self.account(budget, name) for name in cap.envelopes]
+        left = cap.max_gpu_hours - sum(member.consumed(self.at) for member in members)
+        rate = sum(member.usage.rate for member in members)
+        due = self.at - (-left // rate) if rate and left > 0 else None
+        self._timer(Due.EXHAUSTED, f"{budget}#{cap.name}", due)
+
+    # --- runs and leases -----------------------------------------------------------------------------------------------
+
+    def upstream(self, run: RunState) -> list[Key]:
+        """The runs it follows that have not ended yet (or do not exist yet)."""
+        namespace, _ = split(run.key)
+        wanted = [key(name, namespace) for name in run.spec.follow.after]
+        return [each for each in wanted if self.ended.get(each) != Phase.COMPLETED.value]
+
+    def _ask(self, run: RunState) -> None:
+        """Stand in the queue, or wait for the runs it follows."""
+        before = self.upstream(run)
+        for each in before:
+            followers = self.queue.following.setdefault(each, {})
+            self.undo.put(followers, run.key, run)
+        if not before:
+            self._enqueue(run)
+
+    def _enqueue(self, run: RunState) -> None:
+        self.queue.add(run)
+        self.undo.later(self.queue.remove, run)
+        self.dirty.shapes.add(run.shape)
+
+    def _dequeue(self, run: RunState) -> None:
+        shape = self.queue.shapes.get(run.shape)
+        if shape is not None and run.order in shape.runs:
+            self.undo.later(self.queue.settle, run.shape, shape.reason)
+            self.undo.later(self.queue.add, run)
+            self.queue.remove(run)
+        for each in self.upstream(run):
+            followers = self.queue.following.get(each, {})
+            if run.key in followers:
+                self.undo.pop(followers, run.key)
+
+    def revive(self, run: RunState, leases: tuple[Lease, ...], overdrawn: dict[Unit, int | None]) -> None:
+        """A run as a snapshot knew it: waiting, or running with its leases."""
+        self.runs[run.key] = run
+        if run.phase is Phase.PENDING:
+            if run.attempt == 1:
+                self._timer(Due.LATEST_START, run.key, run.spec.runtime.latest_start)
+            self._ask(run)
+            return
+        self._timer(Due.DEADLINE, run.key, run.deadline)
+        if run.spec.opportunistic:
+            self.opportunistic[run.key] = run
+        for unit, ends in overdrawn.items():
+            run.overdrawn[unit] = self.overdrawn[unit] = ends
+            self._timer(Due.DRAIN, "|".join(map(str, unit)), ends)
+        self.open_leases += len(leases)
+        for lease in leases:
+            run.leases[lease.name] = lease
+            self._occupy(lease, held=True)
+        self._book(run, leases, sign=1)
+
+    def _begin(self, run: RunState) -> None:
+        self._dequeue(run)
+        run.phase, run.reason, run.message, run.since = Phase.RUNNING, Reason.Bound, "", self.at
+        run.tally = {}
+        run.started_at = self.at
+        if run.first_started_at is None:
+            run.first_started_at = self.at
+        limit = run.spec.runtime.max_duration
+        run.deadline = None if limit is None else self.at + limit
+        self._timer(Due.DEADLINE, run.key, run.deadline)
+        self._timer(Due.LATEST_START, run.key, None)
+        if run.spec.opportunistic:
+            self.undo.put(self.opportunistic, run.key, run)
+
+    def _occupy(self, lease: Lease, *, held: bool) -> None:
+        state = self.capacity.nodes[lease.node]
+        bits = sum(1 << slot for slot in lease.slots)
+        if held:
+            assert state.free & bits == bits, "a slot is held by one lease at a time"
+            self._slots(state, state.free & ~bits, state.barred)
+            self.undo.put(state.leases, lease.serial, lease)
+        else:
+            self._slots(state, state.free | bits, state.barred)
+            self.undo.pop(state.leases, lease.serial)
+            self.dirty.flavors.add(self.capacity.flavor(state.node))
+
+    def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
+        """Put leases on the books of their payers and of the run, or take them off; returns the accounts."""
+        touched: dict[AccountId, Account] = {}
+        for lease in leases:
+            payer = lease.payer
+            account = self.account(payer.budget, payer.envelope)
+            if account.id not in touched:
+                touched[account.id] = account
+                for part in (account, account.usage, account.promise, account.lent, account.lent_promise):
+                    self.undo.touch(part)
+            gpus = sign * lease.gpus
+            if sign > 0:
+                self.undo.put(account.open, lease.serial, lease)
+            else:
+                self.undo.pop(account.open, lease.serial)
+            account.usage.change(gpus, self.at)
+            account.promise.change(gpus, run.deadline, account.window_end())
+            account.used += 0 if lease.opportunistic else gpus
+            if payer.fund is Fund.BORROWED:
+                account.lent.change(gpus, self.at)
+                account.lent_promise.change(gpus, run.deadline, account.window_end())
+                account.lent_used += 0 if lease.opportunistic else gpus
+            self._classify(run, account, lease, gpus, overdrawn=run.unit(lease) in run.overdrawn)
+        return list(touched.values())
+
+    def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
+        """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
+        fund = lease.payer.fund.value
+        if lease.role is Role.SPARE:
+            account.gpus["spare"] += gpus
+            run.spare_gpus += gpus
+            self._meter(run.meters, "spares", gpus)
+            return
+        kind = "overdrawn" if overdrawn else fund
+        account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
+        run.width += gpus
+        self._meter(run.meters, kind, gpus)
+        if fund == Fund.BORROWED.value:
+            self._meter(run.sponsors, lease.payer.owner, gpus)
+
+    def _meter(self, meters: dict[str, Meter], name: str, gpus: int) -> None:
+        meter = meters.get(name)
+        if meter is None:
+            meter = Meter()
+            self.undo.put(meters, name, meter)
+        self.undo.touch(meter)
+        meter.change(gpus, self.at)
+
+    def _forget(self, run: RunState, unit: Unit) -> None:
+        self.undo.pop(run.overdrawn, unit)
+        self.undo.pop(self.overdrawn, unit)
+        self._timer(Due.DRAIN, "|".join(map(str, unit)), None)
+
+    def _reclass(self, run: RunState, unit: Unit, *, overdrawn: bool) -> None:
+        account = self.account(Key(unit[1]), unit[2])
+        self.undo.touch(account)
+        self.undo.touch(run)
+        for lease in run.leases.values():
+            if run.unit(lease) == unit and lease.role is not Role.SPARE:
+                self._classify(run, account, lease, -lease.gpus, overdrawn=not overdrawn)
+                self._classify(run, account, lease, lease.gpus, overdrawn=overdrawn)
+

@@ -1,0 +1,164 @@
+"""What each rank of a gang finds in its environment: who it is, where the others meet, which GPUs are its own.
+
+The names are those that torchrun, Lightning, DeepSpeed and JAX launchers read. `WORLD_SIZE` and `RANK` count pods, as
+the training operators of Kubernetes do: a launcher inside the pod multiplies them by its GPUs. Apart from `pick_port`
+and `user_of`, which ask the machine, all is pure: a daemon that comes back computes the same again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pwd
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import quote
+
+from fairlease.model.lease import Lease, Role
+from fairlease.model.record import Record, short, split
+
+PREFIX = "FAIRLEASE_"
+OURS = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NODE_RANK",
+        "RANK",
+        "WORLD_SIZE",
+    }
+)
+"""What a run's own `env` cannot change: it would reach for other GPUs than its lease's, or miss its gang."""
+
+LOOPBACK = "127.0.0.1"
+PORTS = range(20_000, 32_768)
+"""Below the ports that Linux gives to outgoing connections, one of which might take the gang's before it listens."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR")
+
+
+class User(Record, frozen=True, kw_only=True):
+    """Whose processes they are, where the daemon is root."""
+
+    uid: int
+    gid: int
+    name: str
+    home: str
+    shell: str = "/bin/sh"
+
+
+def user_of(uid: int) -> User:
+    """The account behind a uid; KeyError where there is none."""
+    entry = pwd.getpwuid(uid)
+    return User(uid=entry.pw_uid, gid=entry.pw_gid, name=entry.pw_name, home=entry.pw_dir, shell=entry.pw_shell)
+
+
+def pod_id(lease: Lease) -> str:
+    """The name of a lease's pod: one directory name, never used twice, however ranks swap, shrink and grow again.
+
+    `+` cannot stand in a quoted part, so that two keys never meet in one name.
+    """
+    parts = (*split(lease.run), lease.attempt, lease.rank, lease.serial)
+    return "+".join(quote(str(part), safe="") for part in parts)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a variable is set by Fairlease alone; a run that sets it is told so when it is submitted."""
+    return name in OURS or name.startswith(PREFIX)
+
+
+def base_environment(user: User | None, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a login would give. `user` None: the daemon is the user's own, so its PATH and places are theirs too.
+
+    Another user's work inherits nothing but the language: root's variables are not theirs to see.
+    """
+    language = {"LANG": inherited.get("LANG", "C.UTF-8")}
+    if user is None:
+        return {"PATH": _PATH, **language, **{name: inherited[name] for name in _KEPT if name in inherited}}
+    who = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
+    return {"PATH": _PATH, **language, **who}
+
+
+def rendezvous(
+    leases: Sequence[Lease],
+    *,
+    port: int,
+    base: Mapping[str, str],
+    env: Mapping[str, str],
+    devices: Mapping[str, Mapping[int, str]] | None = None,
+) -> dict[str, dict[str, str]]:
+    """The environment of every pod of one attempt, by pod id, from all of its open leases (spares wait, and get none).
+
+    `devices` has the GPU uuids of a node by slot, where they are known. Ranks are the ledger's: a swap keeps them, and
+    two leases with one rank would be two copies of it.
+    """
+    gang = sorted((lease for lease in leases if lease.role is not Role.SPARE), key=lambda lease: lease.rank)
+    if len({(lease.run, lease.attempt) for lease in gang}) > 1 or len({lease.rank for lease in gang}) < len(gang):
+        raise ValueError("a gang is one attempt of one run, and each of its ranks is there once")
+    by_node: dict[str, list[Lease]] = {}
+    for lease in gang:
+        by_node.setdefault(lease.node, []).append(lease)
+    found = {}
+    for node_rank, (node, pods) in enumerate(by_node.items()):
+        for local_rank, lease in enumerate(pods):
+            own = {name: value for name, value in env.items() if not is_ours(name)}
+            place = {
+                "MASTER_ADDR": LOOPBACK,
+                "MASTER_PORT": str(port),
+                "WORLD_SIZE": str(len(gang)),
+                "RANK": str(lease.rank),
+                "NNODES": str(len(by_node)),
+                "NODE_RANK": str(node_rank),
+                "LOCAL_RANK": str(local_rank),
+                "LOCAL_WORLD_SIZE": str(len(pods)),
+            }
+            gpus = visible(lease.slots, (devices or {}).get(node, {}))
+            found[pod_id(lease)] = {**base, **own, **place, **gpus, **identity(lease)}
+    return found
+
+
+def visible(slots: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
+    """Which GPUs CUDA shows. A uuid means the same GPU whatever the order; numbers mean it only in the bus's order."""
+    known = all(slot in uuids for slot in slots)  # CUDA takes numbers or uuids, not both
+    names = [uuids[slot] if known else str(slot) for slot in slots]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
+
+
+def identity(lease: Lease) -> dict[str, str]:
+    """Who a pod is, in the ledger's words."""
+    return {
+        "FAIRLEASE_RUN": short(lease.run),
+        "FAIRLEASE_ATTEMPT": str(lease.attempt),
+        "FAIRLEASE_POD": pod_id(lease),
+        "FAIRLEASE_NODE": lease.node,
+        "FAIRLEASE_OWNER": lease.owner,
+    }
+
+
+def pick_port(seed: str, taken: Collection[int] = ()) -> int:
+    """A free port for an attempt's MASTER_PORT: the same for the same seed (run and attempt), unless it is taken.
+
+    Once the attempt's first process listens, its port is taken: who prepares more of its pods later (a swap, growth, a
+    crash in between) asks the pods that are there (`Pods.spec_of`), not this function.
+    """
+    first = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8])
+    for step in range(len(PORTS)):
+        port = PORTS[(first + step) % len(PORTS)]
+        if port not in taken and _is_free(port):
+            return port
+    raise OSError("every port for a rendezvous is taken")
+
+
+def _is_free(port: int) -> bool:
+    """Whether a rank could listen there, as it does itself: on all addresses, past connections that linger."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,20 @@
+"""The policy settings of a scheduler; each has a default (SEMANTICS §4, §6–§8)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fairlease.model.amount import MINUTE, SECOND
+from fairlease.model.node import LabelKeys
+from fairlease.model.record import Duration, Record, Unit
+
+
+class Config(Record, frozen=True, kw_only=True):
+    """What decisions depend on besides the world; it is part of the ledger. `notice` is None where it was set to `never`."""
+
+    notice: Annotated[int | None, Unit.NOTICE] = 15 * MINUTE
+    commit_quantum: Duration = 15 * MINUTE
+    min_runtime: Duration = 15 * MINUTE
+    node_debounce: Duration = 60 * SECOND
+    grow_cooldown: Duration = 60 * SECOND
+    labels: LabelKeys = LabelKeys()

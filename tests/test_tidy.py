@@ -1,0 +1,193 @@
+"""Habits that no linter knows, each as a test: its name is the rule, its failure says what to do.
+
+They look at every file that git tracks, or would track: what is ignored is nobody's business.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINES_MAX = 450
+TEST_WORDS_MIN = 4
+PROSE = {".py", ".md", ".yaml", ".yml"}
+TEXT = PROSE | {".cfg", ".css", ".html", ".ini", ".js", ".json", ".lock", ".sh", ".sql", ".toml", ".txt", ""}
+
+# A letter in brackets keeps these patterns from finding themselves.
+UNFINISHED = re.compile(r"\b(TOD[O]|FIXM[E]|XX[X])\b")
+REGISTRY = re.compile(
+    r"""
+    "resolved":\s*"[h]ttp         # a lock file of npm
+    | --(extra-)?inde[x]-url      # an argument of pip
+    | ^\s*(extra-)?inde[x]-url\b  # a setting of pip or uv
+    | \bregistry\s*=\W*[h]ttp     # a setting of npm or cargo
+    | //[\w.:-]+(/\w+)*/simpl[e]\b  # the root of an index
+    | pythonhoste[d] | npmj[s]\.
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+SILENCER = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:\s*no cover)\b")
+SILENCER_WITH_REASON = re.compile(
+    r"#\s*(noqa:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*|type:\s*ignore\[[\w, -]+\]|pragma:\s*no cover)[\s#:,;–-]+\w+\W+\w+"
+)
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file that git tracks or that is new and not ignored, relative to the root."""
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(git, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
+    return tuple(sorted({Path(name) for name in names if name and (ROOT / name).is_file()}))
+
+
+def under(folder: str) -> Iterator[Path]:
+    return (path for path in files() if path.parts[0] == folder and path.suffix == ".py")
+
+
+def of_kind(suffixes: set[str]) -> Iterator[Path]:
+    return (path for path in files() if path.suffix in suffixes)
+
+
+@cache
+def text(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8", errors="replace")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(text(path), filename=str(path))
+
+
+def lines(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Each line with the place where it stands."""
+    return ((f"{path}:{number}", line) for path in paths for number, line in enumerate(text(path).split("\n"), 1))
+
+
+def comments(path: Path) -> Iterator[tuple[str, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text(path)).readline):
+        if token.type == tokenize.COMMENT:
+            yield f"{path}:{token.start[0]}", token.string
+
+
+def calls(path: Path) -> Iterator[tuple[str, str]]:
+    """The name of each function or method that a file calls, and where."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            yield f"{path}:{node.lineno}", node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+
+
+def named_tests(path: Path) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield f"{path}:{node.lineno}", node.name
+
+
+def nothing(offences: Iterable[str], advice: str) -> None:
+    """Fail with the advice and every place it applies to."""
+    found = list(offences)
+    if found:
+        pytest.fail("\n  ".join([advice, *found]), pytrace=False)
+
+
+def test_there_are_files_to_look_at() -> None:
+    looked_at = {str(path) for path in files()}
+    assert {"Makefile", "src/fairlease/__init__.py", "tests/test_tidy.py"} <= looked_at, "git ls-files misses our files"
+
+
+def test_every_source_file_fits_in_one_head() -> None:
+    lengths = {path: text(path).count("\n") for path in under("src")}
+    nothing(
+        (f"{path}: {length} lines" for path, length in lengths.items() if length > LINES_MAX),
+        f"Split these along a noun; a file has at most {LINES_MAX} lines:",
+    )
+
+
+def test_no_line_ends_in_white_space_or_holds_a_tab() -> None:
+    nothing(
+        (place for place, line in lines(of_kind(PROSE)) if line != line.rstrip() or "\t" in line),
+        "Remove white space at the end of these lines, and write tabs as spaces (`make fix` does it in Python):",
+    )
+
+
+def test_every_text_file_ends_with_one_newline() -> None:
+    nothing(
+        (str(path) for path in of_kind(PROSE) if text(path) and not re.search(r"[^\n]\n\Z", text(path))),
+        "End these files with exactly one newline:",
+    )
+
+
+def test_nothing_is_left_for_later_in_a_note() -> None:
+    nothing(
+        (f"{place}: {line.strip()}" for place, line in lines(of_kind(TEXT)) if UNFINISHED.search(line)),
+        "Do it now, or write down in docs/design/ why not; notes in the code are forgotten:",
+    )
+
+
+def test_only_commands_print_to_the_terminal() -> None:
+    library = (path for path in under("src") if path.parts[2] != "cli")
+    nothing(
+        (place for path in library for place, name in calls(path) if name == "print"),
+        "Return a value and let fairlease.cli print it; a theatre logs with structlog:",
+    )
+
+
+def test_every_source_module_tells_its_purpose() -> None:
+    nothing(
+        (str(path) for path in under("src") if not ast.get_docstring(tree(path))),
+        "Begin these modules with a docstring that says what they are for, and why:",
+    )
+
+
+def test_the_engine_never_asks_for_the_time() -> None:
+    pure = (path for path in under("src") if path.parts[2] in {"engine", "model", "reason.py"})
+    nothing(
+        (f"{place}: {name}()" for path in pure for place, name in calls(path) if name in {"now", "utcnow", "today"}),
+        "Take `now` as an argument; a decision that looks at a clock cannot be replayed:",
+    )
+
+
+def test_every_silenced_warning_gives_its_reason() -> None:
+    python = (path for path in files() if path.suffix == ".py")
+    nothing(
+        (
+            f"{place}: {comment}"
+            for path in python
+            for place, comment in comments(path)
+            if SILENCER.search(comment) and not SILENCER_WITH_REASON.search(comment)
+        ),
+        "Name the rule and say why: `# noqa: S603 - the command is ours`, `# type: ignore[misc]  # untyped there`:",
+    )
+
+
+def test_no_file_names_a_package_registry() -> None:
+    nothing(
+        (str(path) for path in of_kind(TEXT) if REGISTRY.search(text(path))),
+        "Remove the address: where packages come from is the business of the machine that installs them:",
+    )
+
+
+def test_every_test_is_named_by_a_sentence() -> None:
+    nothing(
+        (
+            f"{place}: {name}"
+            for path in under("tests")
+            for place, name in named_tests(path)
+            if len([word for word in name.split("_")[1:] if word]) < TEST_WORDS_MIN
+        ),
+        f"Name these tests by what they show, in {TEST_WORDS_MIN} words or more (`test_a_gang_starts_whole_or_not`):",
+    )
+
+
+def test_every_file_with_tests_is_found_by_pytest() -> None:
+    helpers = (path for path in under("tests") if not path.name.startswith("test_"))
+    nothing(
+        (place for path in helpers for place, _ in named_tests(path)),
+        "Move these tests to a file called `test_….py`; where they are, they never run:",
+    )
