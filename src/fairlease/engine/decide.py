@@ -92,6 +92,8 @@ class Engine:
     def _pass_time(self) -> None:
         state = self.state
         for due, name in state.timers.due(self.now):
+            if state.timers.times.get((due, name)) is None:
+                continue
             if due is Due.DEADLINE:
                 lifecycle.time_limit(self, Key(name))
             elif due is Due.DEBOUNCE:
@@ -99,9 +101,9 @@ class Engine:
             elif due in (Due.WINDOW, Due.EXHAUSTED):
                 self._turn(due, name)
         self.settle()
-        late = [name for due, name in state.timers.due(self.now) if due is Due.LATEST_START]
-        for name in late:
-            lifecycle.end_run(self, state.runs[Key(name)], Reason.LatestStartPassed)
+        for due, name in state.timers.due(self.now):
+            if due is Due.LATEST_START and Key(name) in state.runs:
+                lifecycle.end_run(self, state.runs[Key(name)], Reason.LatestStartPassed)
 
     def _turn(self, due: Due, name: str) -> None:
         if "#" in name:
@@ -136,6 +138,9 @@ class Engine:
         budgets: dict[Key, dict[str, Account]] = {}
         for budget, name in state.dirty.accounts:
             budgets.setdefault(Key(budget), {})[name] = state.account(Key(budget), name)
+        for unit in state.overdrawn:
+            if unit[1] in budgets:
+                budgets[Key(unit[1])][unit[2]] = state.account(Key(unit[1]), unit[2])
         for budget in sorted(budgets):
             accounts = budgets[budget]
             spec = state.budgets.get(budget)
@@ -206,7 +211,11 @@ class Engine:
                 heappush(heap, (shape.runs.peekitem(0)[0], key))
 
     def _start(self, run: RunState) -> Refusal | None:
-        """Cover, pack and bind, or say why not."""
+        """Cover, pack and bind, or say why not. Too late is too late, even where the timer that says so comes after us."""
+        latest = run.spec.runtime.latest_start
+        if latest is not None and latest < self.now and run.attempt == 1:
+            lifecycle.end_run(self, run, Reason.LatestStartPassed)
+            return None
         planner = Planner(self.state, self.family, run, self.now)
         refusal = planner.unfunded()
         if refusal is not None:

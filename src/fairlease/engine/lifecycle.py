@@ -166,7 +166,7 @@ def drain(engine: Engine, unit: Unit) -> None:
     """Overdrawn work under Drain whose grace is over: a rigid run goes whole, an elastic one loses the group if it can."""
     run = engine.state.runs[Key(unit[0])]
     reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
-    group = [lease for lease in run.leases.values() if lease.group == unit[3]]
+    group = [lease for lease in run.held if lease.group == unit[3]]
     active = sum(lease.gpus for lease in group if lease.rank >= 0)
     elastic = run.spec.malleable
     if elastic is not None and run.width - active >= elastic.min_total_gpus:
@@ -211,7 +211,7 @@ def end_run(engine: Engine, run: RunState, reason: Reason, message: str = "") ->
         if run.key not in engine.state.runs:
             continue
         phase = Phase.COMPLETED if reason is Reason.Completed else Phase.FAILED
-        followers = list(engine.state.queue.following.get(run.key, {}).values())
+        followers = sorted(engine.state.queue.following.get(run.key, {}).values(), key=lambda each: each.order)
         engine.emit(
             ev.RunEnded(
                 run=run.key,

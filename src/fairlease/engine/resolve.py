@@ -77,7 +77,7 @@ def _youngest_first(runs: list[RunState]) -> list[RunState]:
 
 
 def _whole(run: RunState, reason: Reason) -> Victim:
-    return Victim(run.key, tuple(run.leases), reason, sum(lease.gpus for lease in run.leases.values()), whole=True)
+    return Victim(run.key, tuple(lease.name for lease in run.held), reason, sum(lease.gpus for lease in run.leases.values()), whole=True)
 
 
 def _overdrawn(run: RunState) -> list[Victim]:
@@ -86,7 +86,7 @@ def _overdrawn(run: RunState) -> list[Victim]:
         return [_whole(run, Reason.ReclaimOverdrawn)]
     found, width = [], run.width
     for group in sorted({unit[3] for unit in run.overdrawn}, reverse=True):
-        leases = [lease for lease in run.leases.values() if lease.group == group]
+        leases = [lease for lease in run.held if lease.group == group]
         active = sum(lease.gpus for lease in leases if lease.rank >= 0)
         if width - active < run.spec.malleable.min_total_gpus:
             return [_whole(run, Reason.ReclaimOverdrawn)]

@@ -127,6 +127,13 @@ class Account:
         """When its window closes."""
         return None if self.envelope is None else self.envelope.end
 
+    def inside_window(self, now: int) -> bool:
+        """Whether what accrues now counts for its hours."""
+        envelope = self.envelope
+        if envelope is None:
+            return True
+        return (envelope.start is None or now >= envelope.start) and (envelope.end is None or now < envelope.end)
+
     def consumed(self, now: int) -> int:
         """GPU-ms consumed inside the window as of `now`."""
         return self._inside(self.usage, now)

@@ -1,7 +1,7 @@
 """What every store derives from an event by itself: the words for a closure, and the runs an event names.
 
-The stores share it so that they give the same answers. (The audit does not: a proof that shares code with what it proves
-is none.)
+The stores share it so that they give the same answers. (The audit does not use it: a proof that shares code with what
+it proves is none.)
 """
 
 from __future__ import annotations

@@ -97,6 +97,11 @@ class RunState:
         funding = self.spec.funding
         return self.spec.owner, funding.allow_borrow, funding.sponsors
 
+    @property
+    def held(self) -> list[Lease]:
+        """Its open leases in the order of opening; the dictionary may be shuffled by a trial that was undone."""
+        return sorted(self.leases.values(), key=lambda lease: lease.serial)
+
     def unit(self, lease: Lease) -> Unit:
         """The unit of cover a lease belongs to: an elastic group's, or a rigid run's whole share in the envelope."""
         group = -1 if self.spec.malleable is None else lease.group
@@ -151,18 +156,18 @@ class Queue:
         self.by_flavor: dict[str, dict[bytes, Shape]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
 
-    def add(self, run: RunState) -> None:
-        """A run begins to wait."""
+    def add(self, run: RunState, order: int) -> None:
+        """A run begins to wait in its place; a trial that is undone may find the run already in another."""
         shape = self.shapes.get(run.shape)
         if shape is None:
             shape = self.shapes[run.shape] = Shape(run.shape, run)
             self.by_signature.setdefault(run.signature, {})[run.shape] = shape
-        shape.runs[run.order] = run
+        shape.runs[order] = run
 
-    def remove(self, run: RunState) -> None:
-        """A run waits no more."""
+    def remove(self, run: RunState, order: int) -> None:
+        """A run waits no more in this place."""
         shape = self.shapes[run.shape]
-        del shape.runs[run.order]
+        del shape.runs[order]
         if not shape.runs:
             self.settle(run.shape, Reason.Submitted)
             del self.shapes[run.shape]

@@ -1,7 +1,7 @@
 """A ledger in memory, for tests and simulation: the same chain and answers as on disk, and nothing to clean up.
 
-The simulator appends thousands of entries a second and mostly asks nothing, so an append only seals and keeps the entry.
-The indexes catch up with the entries when the first question is asked, and go on from there at the next one.
+The simulator appends thousands of entries a second and mostly asks nothing, so an append only seals and keeps the
+entry. The indexes catch up with the entries when the first question is asked, and go on from there at the next one.
 """
 
 from __future__ import annotations

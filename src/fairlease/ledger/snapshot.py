@@ -17,6 +17,7 @@ from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.live import Meter, RunState, Unit
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
+from fairlease.ledger.timers import TimerKey
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Lease
@@ -94,6 +95,7 @@ class FrozenState(Record, frozen=True, kw_only=True):
     accounts: tuple[FrozenAccount, ...]
     runs: tuple[FrozenRun, ...]
     shapes: tuple[tuple[bytes, Reason], ...]
+    due: tuple[tuple[TimerKey, int], ...]
     ended: dict[Key, str]
     orders: int
     serial: int
@@ -135,6 +137,7 @@ def freeze(state: State) -> bytes:
         ),
         runs=tuple(_freeze_run(each) for _, each in sorted(state.runs.items())),
         shapes=tuple(sorted((shape.key, shape.reason) for shape in state.queue.shapes.values())),
+        due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if when <= state.at)),
         ended=state.ended,
         orders=state.orders,
         serial=state.serial,
@@ -166,6 +169,8 @@ def thaw(body: bytes) -> State:
         state.queue.settle(shape, reason)
     for books in state.accounts.values():
         state.retime(books)
+    for timer, when in frozen.due:
+        state.timers.set(timer, when)
     state.orders, state.serial = frozen.orders, frozen.serial
     state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
     state.settled()

@@ -1,7 +1,7 @@
 """The ledger of one machine: a SQLite file that a crash cannot tear and that no program can rewrite unnoticed.
 
-An append is one transaction: the entry and every index row that follows from it, or nothing. It returns when the disk has
-it. Entries lie as the exact bytes that were hashed. Readers may come at any time, from any process.
+An append is one transaction: the entry and every index row that follows from it, or nothing. It returns when the disk
+has it. Entries lie as the exact bytes that were hashed. Readers may come at any time, from any process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SqliteStore:
         return Head() if row is None else Head(seq=row[0], hash=row[1], at=row[2])
 
     def append(self, expected_seq: int, at: int, events: tuple[AnyEvent, ...]) -> Entry:
-        """Make `events` the entry after `expected_seq`, durably and atomically; raises `Conflict` where the head is another."""
+        """Make `events` the entry after `expected_seq`, durably and atomically; raises `Conflict` on another head."""
         head = self._head
         if head is None or self._index is None:
             raise PermissionError(f"{self.path} was opened for reading only")

@@ -1,12 +1,12 @@
 """The ledger's file: its tables, its format number, and who may write to it.
 
-Record and index. `entry` is the ledger; `lease_opened`, `lease_closed`, `story`, `ended`, `name` and `payer` are derived from
-it in the same transaction, so that questions about the past need no replay. Triggers forbid to change or delete a row of
-any of them, with whatever program the file is opened. Two tables may shrink, because nothing is proved by them: `snapshot`
-keeps the last two, and `lease_open` lists the leases without a row in `lease_closed`, which no index could find.
+Record and index. `entry` is the ledger; `lease_opened`, `lease_closed`, `story`, `ended`, `name` and `payer` follow
+from it and are written with it, so that questions about the past need no replay. Triggers forbid to change or delete
+a row of any of them, with whatever program the file is opened. Two tables may shrink, because nothing is proved by
+them: `snapshot` keeps the last two, and `lease_open` lists the leases without a row in `lease_closed`.
 
-One writer. SQLite lets writers take turns; a ledger must not, since a second one would decide on a state it did not write.
-So the writer holds a lock on a file beside the database for as long as it lives, and the kernel frees it when it dies.
+One writer. SQLite lets writers take turns; a ledger must not: a second one would decide on a state it did not write. So
+the writer holds a lock on a file beside the database for as long as it lives, and the kernel frees it when it dies.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 FORMAT = 1
@@ -46,8 +48,9 @@ CREATE TABLE payer (
 -- `serial` is the order of opening, and so of `start`; `slots` is one byte per slot below 128, LEB128 above.
 CREATE TABLE lease_opened (
     serial INTEGER PRIMARY KEY, run INTEGER NOT NULL, owner INTEGER NOT NULL, opportunistic INTEGER NOT NULL,
-    attempt INTEGER NOT NULL, number INTEGER NOT NULL, grp INTEGER NOT NULL, rank INTEGER NOT NULL, node INTEGER NOT NULL,
-    gpus INTEGER NOT NULL, slots BLOB NOT NULL, role TEXT NOT NULL, start INTEGER NOT NULL, payer INTEGER NOT NULL, reason TEXT NOT NULL
+    attempt INTEGER NOT NULL, number INTEGER NOT NULL, grp INTEGER NOT NULL, rank INTEGER NOT NULL,
+    node INTEGER NOT NULL, gpus INTEGER NOT NULL, slots BLOB NOT NULL, role TEXT NOT NULL, start INTEGER NOT NULL,
+    payer INTEGER NOT NULL, reason TEXT NOT NULL
 ) STRICT;
 CREATE INDEX lease_by_node ON lease_opened (node);
 CREATE INDEX lease_by_owner ON lease_opened (owner);
@@ -91,7 +94,10 @@ class Lock:
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + ".lock")
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise CannotOpen(f"{database} cannot be written: {self.path}: {error.strerror}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -109,31 +115,35 @@ class Lock:
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """The connection of the one writer, to a file that is made if it is not there. The lock must be held."""
-    db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
-    try:
+    with _explained(path), ExitStack() as stack:
+        db = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)))
         if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
             _make(db)
         _check_format(db, path)
         # The commit is the decision: it must be on the disk before anybody acts on it.
         db.execute("PRAGMA synchronous = FULL")
-        # Many small commits: fewer, larger checkpoints; the file is cut back after a long reader has let it grow.
-        db.execute("PRAGMA wal_autocheckpoint = 8000")
+        # A log that is written over again needs no new blocks; one that a long reader let grow is cut back afterwards.
+        db.execute("PRAGMA wal_autocheckpoint = 2000")
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA cache_size = -65536")
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise CannotOpen(f"{path} cannot be opened: {error}") from error
-    except CannotOpen:
-        db.close()
-        raise
+        stack.pop_all()
     return db
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say which file it was that SQLite could not open."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise CannotOpen(f"{path} cannot be opened: {error}") from error
 
 
 def _make(db: sqlite3.Connection) -> None:
     """Write the format of an empty file, whole or not at all."""
     guards = "".join(_GUARDS.format(table=table, same=same) for table, same in RECORD.items())
     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
-    # A commit writes every page it touches to the log; pages of 2 KiB make that a third less than the usual 4.
+    # A commit writes every page it touches to the log: with pages of 2 KiB that is half of what it is with the usual 4.
     db.execute("PRAGMA page_size = 2048")
     db.execute("PRAGMA journal_mode = WAL")
     db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {guards} {marks} COMMIT;")
@@ -147,23 +157,23 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """
     if not path.is_file():
         raise CannotOpen(f"there is no ledger at {path}")
-    uri = path.absolute().as_uri()
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
-        db = sqlite3.connect(f"{uri}?{mode}", uri=True, isolation_level=None, cached_statements=256)
+    log = path.with_name(path.name + "-wal")
+    with _explained(path):
         try:
-            _check_format(db, path)
-        except sqlite3.DatabaseError as error:
-            db.close()
-            log = path.with_name(path.name + "-wal")
-            last = "immutable" in mode or (log.exists() and log.stat().st_size > 0)
-            if last or not isinstance(error, sqlite3.OperationalError):
-                raise CannotOpen(f"{path} cannot be read: {error}") from error
-        except CannotOpen:
-            db.close()
-            raise
-        else:
-            return db
-    raise AssertionError("the second mode either works or raises")
+            return _read(path, "mode=ro")
+        except sqlite3.OperationalError:
+            if log.exists() and log.stat().st_size:
+                raise
+            return _read(path, "mode=ro&immutable=1")
+
+
+def _read(path: Path, mode: str) -> sqlite3.Connection:
+    with ExitStack() as stack:
+        uri = f"{path.absolute().as_uri()}?{mode}"
+        db = stack.enter_context(closing(sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=256)))
+        _check_format(db, path)
+        stack.pop_all()
+    return db
 
 
 def _check_format(db: sqlite3.Connection, path: Path) -> None:

@@ -1,7 +1,8 @@
 """The index of a SQLite ledger: rows that are derived from each entry as it is written, inside the same transaction.
 
-Rows are only ever inserted. What the writer needs to know of the past (which leases of a run are open, under which number a
-name stands) it remembers for runs that are live, and looks up for the others; after a failed transaction it forgets it all.
+Rows are only ever inserted, and per entry all rows of a table at once. What the writer needs to know of the past (which
+leases of a run are open, which number a name has) it remembers for runs that live, and looks up for others; after a
+failed transaction it forgets it all.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class IndexWriter:
         self._runs: dict[Key, _Run] = {}
         self._names: dict[str, int] = {}
         self._payers: dict[Payer, int] = {}
+        self._opening: list[tuple[object, ...]] = []
+        self._closing: list[tuple[int, int, str]] = []
         self._next = {
             table: self._db.execute(f"SELECT ifnull(max({column}), -1) + 1 FROM {table}").fetchone()[0]  # noqa: S608 - from the line below
             for table, column in (("name", "id"), ("payer", "id"), ("lease_opened", "serial"), ("ended", "id"))
@@ -71,7 +74,7 @@ class IndexWriter:
     def add(self, entry: Entry) -> None:
         """Write what follows from one entry."""
         told: dict[int, Span] = {}
-        over: list[Key] = []
+        over: dict[Key, int] = {}
         for event in entry.events:
             if isinstance(event, ev.LeasesOpened):
                 run, first, last = self._opened(event, entry.at)
@@ -86,11 +89,25 @@ class IndexWriter:
             if isinstance(event, ev.LeasesClosed):
                 self._closed(event, entry.at)
             elif isinstance(event, ev.RunEnded):
-                self._db.execute(_PUT_ENDED, (self._number("ended"), self._run_id(event.run), entry.seq))
-                over.append(event.run)
-        self._db.executemany(_PUT_STORY, [(run, entry.seq, *span) for run, span in told.items()])
+                over[event.run] = self._run_id(event.run)
+        self._write(entry.seq, told, over)
         for key in over:
             self._runs.pop(key, None)
+
+    def _write(self, seq: int, told: dict[int, Span], over: dict[Key, int]) -> None:
+        many = self._db.executemany
+        if self._opening:
+            many(_PUT_OPENED, self._opening)
+            many(_PUT_OPEN, [row[:1] for row in self._opening])
+            self._opening.clear()
+        if self._closing:
+            many(_PUT_CLOSED, self._closing)
+            many(_CUT_OPEN, [row[:1] for row in self._closing])
+            self._closing.clear()
+        if told:
+            many(_PUT_STORY, [(run, seq, *span) for run, span in told.items()])
+        if over:
+            many(_PUT_ENDED, [(self._number("ended"), run, seq) for run in over.values()])
 
     def _submitted(self, event: ev.RunSubmitted) -> int:
         spec = event.spec
@@ -105,17 +122,13 @@ class IndexWriter:
         first = self._number("lease_opened", count)
         head, tail = (run.id, run.owner, run.opportunistic, event.attempt), event.reason.value
         known, pack = self._known, pack_slots
-        self._db.executemany(
-            _PUT_OPENED,
-            [
-                (
-                    serial, *head, cell.number, cell.group, cell.rank, known(cell.node), len(cell.slots),
-                    pack(cell.slots), cell.role.value, at, payers[cell.payer], tail,
-                )
-                for serial, cell in enumerate(event.cells, first)
-            ],
-        )  # fmt: skip
-        self._db.executemany(_PUT_OPEN, [(serial,) for serial in range(first, first + count)])
+        self._opening += [
+            (
+                serial, *head, cell.number, cell.group, cell.rank, known(cell.node), len(cell.slots), pack(cell.slots),
+                cell.role.value, at, payers[cell.payer], tail,
+            )
+            for serial, cell in enumerate(event.cells, first)
+        ]  # fmt: skip
         stem = f"{split(event.run)[1]}-{event.attempt}-"
         run.open.update({f"{stem}{cell.number}": serial for serial, cell in enumerate(event.cells, first)})
         return run.id, first, first + count - 1
@@ -125,12 +138,10 @@ class IndexWriter:
         unknown = [name for name in event.names if name not in run.open]
         if unknown:
             raise ValueError(f"lease {unknown[0]} of {event.run} is not open and cannot be closed")
-        serials = [run.open.pop(name) for name in event.names or tuple(run.open)]
         closure = closure_of(event)
-        self._db.executemany(_PUT_CLOSED, [(serial, at, closure) for serial in serials])
-        self._db.executemany(_CUT_OPEN, [(serial,) for serial in serials])
+        self._closing += [(run.open.pop(name), at, closure) for name in event.names or tuple(run.open)]
 
-    # --- what is known already -----------------------------------------------------------------------------------------
+    # --- what is known already ----------------------------------------------------------------------------------
 
     def _number(self, table: str, count: int = 1) -> int:
         number: int = self._next[table]

@@ -115,7 +115,7 @@ class IndexReader:
             yield "(c.at IS NULL OR c.at > o.start)"
 
     def _opened_before(self, when: int) -> int:
-        """How many leases were opened before `when`: serials are in order of time, so that a search by halves finds it."""
+        """How many leases were opened before `when`: serials are in order of time, so halving finds it."""
         low, (high,) = 0, self._db.execute("SELECT ifnull(max(serial), -1) + 1 FROM lease_opened").fetchone()
         while low < high:
             middle = (low + high) // 2

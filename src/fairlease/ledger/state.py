@@ -54,7 +54,12 @@ class State(World):
     # --- configuration and nodes ---------------------------------------------------------------------------------------
 
     def _configured(self, event: ev.Configured) -> None:
+        before = self.config
         self._set("config", event.config)
+        self.dirty.budgets |= before.commit_quantum != event.config.commit_quantum
+        if before.node_debounce != event.config.node_debounce:
+            for state in self.capacity.nodes.values():
+                self._debounce(state)
         if event.config.labels != self.capacity.labels:
             nodes = list(self.capacity.nodes.values())
             for state in nodes:
@@ -106,7 +111,7 @@ class State(World):
         for cap in () if before is None else before.aggregate_caps:
             self._timer(Due.EXHAUSTED, f"{event.budget}#{cap.name}", None)
         for cap in event.spec.aggregate_caps:
-            self._retime_cap(event.budget, cap)
+            self._retime_cap(event.budget, cap, afresh=True)
         self._budgets_changed()
 
     def _budget_removed(self, event: ev.BudgetRemoved) -> None:
@@ -118,18 +123,22 @@ class State(World):
         self._budgets_changed()
 
     def _budgets_changed(self) -> None:
-        self._set("budgets_version", self.budgets_version + 1)
+        """A version is never used twice, also when the change is undone: nobody may take one family for another."""
+        self._next_version()
+        self.undo.later(self._next_version)
         self.dirty.budgets = True
+
+    def _next_version(self) -> None:
+        self.budgets_version += 1
 
     def _envelope_turned(self, event: ev.EnvelopeTurned) -> None:
         if event.cap:
-            spec = self.budgets[event.budget]
-            self._timer(Due.EXHAUSTED, f"{event.budget}#{event.cap}", None)
-            names = next(cap.envelopes for cap in spec.aggregate_caps if cap.name == event.cap)
-            self.dirty.accounts.update((event.budget, name) for name in names)
+            cap = next(each for each in self.budgets[event.budget].aggregate_caps if each.name == event.cap)
+            self._retime_cap(event.budget, cap, afresh=True)
+            self.dirty.accounts.update((event.budget, name) for name in cap.envelopes)
             return
         account = self.account(event.budget, event.envelope)
-        self.retime(account)
+        self.retime(account, afresh=True)
         self.dirty.accounts.add(account.id)
 
     # --- runs ----------------------------------------------------------------------------------------------------------
@@ -148,7 +157,7 @@ class State(World):
             self.undo.touch(run)
             run.reason, run.message, run.tally = event.reason, event.message, event.tally
             shape = self.queue.shapes.get(run.shape)
-            if shape is not None:
+            if shape is not None and run.order in shape.runs:
                 self.undo.later(self.queue.settle, run.shape, shape.reason)
                 self.queue.settle(run.shape, event.reason)
 

@@ -189,28 +189,34 @@ class World:
             account.promise.change(lease.gpus, deadline, account.window_end())
             if lease.payer.fund is Fund.BORROWED:
                 account.lent_promise.change(lease.gpus, deadline, account.window_end())
-        self.retime(account)
+        self.retime(account, afresh=True)
         self.dirty.accounts.add(account.id)
 
-    def retime(self, account: Account) -> None:
+    def retime(self, account: Account, *, afresh: bool = False) -> None:
+        """Set the timers of an envelope and of the caps over it, after a change of its terms (`afresh`) or of its use."""
         envelope = account.envelope
         edges = () if envelope is None else (envelope.start, envelope.end)
         coming = [edge for edge in edges if edge is not None and edge > self.at]
         name = "|".join(account.id)
-        self._timer(Due.WINDOW, name, min(coming, default=None))
-        if envelope is not None and envelope.max_gpu_hours is not None:
-            self._timer(Due.EXHAUSTED, name, account.exhausts_at(self.at))
+        self._retime(Due.WINDOW, name, min(coming, default=None), afresh=afresh)
+        self._retime(Due.EXHAUSTED, name, account.exhausts_at(self.at), afresh=afresh)
         for cap in self.caps_over(account):
             self._retime_cap(Key(account.id[0]), cap)
 
-    def _retime_cap(self, budget: Key, cap: AggregateCap) -> None:
+    def _retime_cap(self, budget: Key, cap: AggregateCap, *, afresh: bool = False) -> None:
         if cap.max_gpu_hours is None:
             return
         members = [self.account(budget, name) for name in cap.envelopes]
         left = cap.max_gpu_hours - sum(member.consumed(self.at) for member in members)
-        rate = sum(member.usage.rate for member in members)
+        rate = sum(member.usage.rate for member in members if member.inside_window(self.at))
         due = self.at - (-left // rate) if rate and left > 0 else None
-        self._timer(Due.EXHAUSTED, f"{budget}#{cap.name}", due)
+        self._retime(Due.EXHAUSTED, f"{budget}#{cap.name}", due, afresh=afresh)
+
+    def _retime(self, due: Due, name: str, when: int | None, *, afresh: bool) -> None:
+        """Move a timer; one that is due and was not heard yet stays, whatever else happens at that instant."""
+        before = self.timers.times.get((due, name))
+        if afresh or before is None or before > self.at:
+            self._timer(due, name, when)
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
@@ -230,16 +236,16 @@ class World:
             self._enqueue(run)
 
     def _enqueue(self, run: RunState) -> None:
-        self.queue.add(run)
-        self.undo.later(self.queue.remove, run)
+        self.queue.add(run, run.order)
+        self.undo.later(self.queue.remove, run, run.order)
         self.dirty.shapes.add(run.shape)
 
     def _dequeue(self, run: RunState) -> None:
         shape = self.queue.shapes.get(run.shape)
         if shape is not None and run.order in shape.runs:
             self.undo.later(self.queue.settle, run.shape, shape.reason)
-            self.undo.later(self.queue.add, run)
-            self.queue.remove(run)
+            self.undo.later(self.queue.add, run, run.order)
+            self.queue.remove(run, run.order)
         for each in self.upstream(run):
             followers = self.queue.following.get(each, {})
             if run.key in followers:

@@ -37,6 +37,9 @@ LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 """Below the ports that Linux gives to outgoing connections, one of which might take the gang's before it listens."""
 
+ID_CHARS_MAX = 200
+"""A file name has 255 bytes; the log's adds an ending."""
+
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR")
 
@@ -60,10 +63,12 @@ def user_of(uid: int) -> User:
 def pod_id(lease: Lease) -> str:
     """The name of a lease's pod: one directory name, never used twice, however ranks swap, shrink and grow again.
 
-    `+` cannot stand in a quoted part, so that two keys never meet in one name.
+    `+` cannot stand in a quoted part, so that two keys never meet in one name; one too long for a directory is told
+    apart from its likes by its digest.
     """
     parts = (*split(lease.run), lease.attempt, lease.rank, lease.serial)
-    return "+".join(quote(str(part), safe="") for part in parts)
+    name = "+".join(quote(str(part), safe="") for part in parts)
+    return name if len(name) <= ID_CHARS_MAX else f"{name[:120]}+{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def is_ours(name: str) -> bool:

@@ -105,10 +105,8 @@ def flavor_of(product: str, memory_mib: int | None) -> str:
     words = re.split(r"[\s-]+", _SIZE.sub(" ", product))
     model = [word for word in words if word and word.lower() not in _VENDOR and not _SHAPE.fullmatch(word)]
     size_gb = _size_gb(product, memory_mib)
-    raw = re.sub(r"[^A-Za-z0-9.]+", "-", product).strip("-")
-    if not model or size_gb is None:
-        return raw
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([*model, f"{size_gb}GB"]))
+    name = product if not model or size_gb is None else "-".join([*model, f"{size_gb}GB"])
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def _size_gb(product: str, memory_mib: int | None) -> int | None:

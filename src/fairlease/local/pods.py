@@ -31,14 +31,13 @@ from typing import TypeVar
 import msgspec
 
 from fairlease.local import shim
-from fairlease.local.environment import User
+from fairlease.local.environment import ID_CHARS_MAX, User
 from fairlease.model.record import Record
 
 MARGIN_MS = 2_000
 """How long after its deadline a supervisor may take to end its pod before we do it for it."""
 AGAIN_MS = 100
 SWEEP_PASSES = 5
-NAME_BYTES_MAX = 200
 
 _SHIM_ERRORS = "shim.err"
 _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
@@ -111,15 +110,6 @@ class Lost(Record, frozen=True, kw_only=True):
     reason: Loss
 
 
-class _Identity(Record, frozen=True, kw_only=True):
-    pid: int
-    start: int
-
-
-class _Alive(Record, frozen=True, kw_only=True):
-    work: _Identity
-
-
 class _Ending(Record, frozen=True, kw_only=True):
     boot: str
     deadline_ms: int
@@ -127,11 +117,6 @@ class _Ending(Record, frozen=True, kw_only=True):
 
 Observation = NotStarted | Starting | Running | Exited | Lost
 R = TypeVar("R", bound=Record)
-
-
-def monotonic_ms() -> int:
-    """The clock that the daemon and the supervisors share; it never jumps."""
-    return time.monotonic_ns() // 1_000_000
 
 
 class Pods:
@@ -153,8 +138,6 @@ class Pods:
         for leftover in self._trash.iterdir():
             shutil.rmtree(leftover, ignore_errors=True)
 
-    # -- what there is -------------------------------------------------------------------------------------------------
-
     def known(self) -> list[str]:
         """Every pod that was prepared and not forgotten."""
         return sorted(path.name for path in self._pods.iterdir())
@@ -167,23 +150,20 @@ class Pods:
         """What was prepared. Ask it for MASTER_PORT when an attempt's pods are prepared in two goes."""
         return self._read(pod_id, shim.SPEC, PodSpec)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
-
     def prepare(self, spec: PodSpec) -> PodSpec:
         """Write down durably what is to run, and give what now holds: where it was prepared before, that.
 
         For a whole gang before the first `launch`, and again after a crash. ValueError: a spec that must not run.
         """
         name = spec.id
-        if not spec.command or not name or "/" in name or name[0] == "." or len(name.encode()) > NAME_BYTES_MAX:
+        if not spec.command or not name or "/" in name or name[0] == "." or len(name.encode()) > ID_CHARS_MAX:
             raise ValueError(f"a pod needs a command, and an id that can name a directory: {name!r}")
         if Path(spec.log).parent != self._logs:
             raise ValueError(f"{spec.log} is not in {self._logs}: root opens it, so nobody else may lead it astray")
         if (standing := self.spec_of(name)) is not None:
             return standing
-        folder = self._pods / name
         spec = msgspec.structs.replace(spec, env={**spec.env, **self._marks(name)})
-        folder.mkdir(mode=0o700, exist_ok=True)
+        (self._pods / name).mkdir(mode=0o700, exist_ok=True)
         shim.sync_dir(str(self._pods))
         self._publish(name, shim.SPEC, spec)
         return spec
@@ -220,8 +200,7 @@ class Pods:
         if exited is not None:
             return exited
         if holder is not None:
-            alive = self._read(pod_id, shim.ALIVE, _Alive)
-            return Starting() if alive is None else Running(pid=alive.work.pid, start_time=alive.work.start)
+            return self._read(pod_id, shim.ALIVE, Running) or Starting()
         if started:
             return Lost(reason=Loss.SUPERVISOR_KILLED if self._same_boot(pod_id) else Loss.MACHINE_RESTARTED)
         if child is not None:
@@ -245,8 +224,6 @@ class Pods:
         os.close(handle)  # it went meanwhile, and the number may be another's
         return None
 
-    # -- end -----------------------------------------------------------------------------------------------------------
-
     def terminate(self, pod_id: str, grace_ms: int | None = None) -> int | None:
         """End a pod: SIGTERM to all of it, SIGKILL after the grace (None: the pod's own). Gives None once it is over.
 
@@ -258,7 +235,7 @@ class Pods:
             return AGAIN_MS if self.sweep(pod_id) else None
         if isinstance(seen, Exited) or not (self._pods / pod_id).exists():
             return None
-        left_ms = self._deadline(pod_id, grace_ms) - monotonic_ms()
+        left_ms = self._deadline(pod_id, grace_ms) - time.monotonic_ns() // 1_000_000
         holder = self._holder(pod_id)
         if holder is None:
             return None if self._settle(pod_id) else AGAIN_MS
@@ -285,14 +262,14 @@ class Pods:
             shim.strike(supervisor, signal.SIGKILL)
 
     def _deadline(self, pod_id: str, grace_ms: int | None) -> int:
-        """When the grace is over, on the monotonic clock: the earliest that was ever asked for in this boot."""
+        """When the grace is over, on the clock that supervisors share: the earliest ever asked for in this boot."""
         standing = self._read(pod_id, shim.ENDING, _Ending)
         asked_ms = [] if standing is None or standing.boot != self._boot else [standing.deadline_ms]
         if grace_ms is None and not asked_ms:
             spec = self.spec_of(pod_id)
             grace_ms = 0 if spec is None else spec.grace_ms
         if grace_ms is not None:
-            asked_ms.append(monotonic_ms() + grace_ms)
+            asked_ms.append(time.monotonic_ns() // 1_000_000 + grace_ms)
         deadline_ms = min(asked_ms)
         if standing is None or standing.deadline_ms != deadline_ms:
             with contextlib.suppress(OSError):  # a full disk must not keep the work from ending: the pod's grace holds
@@ -305,19 +282,17 @@ class Pods:
         While we hold the lock no supervisor can begin; one that comes later finds `exit` and goes.
         """
         folder = self._pods / pod_id
-        lock = os.open(folder / shim.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (folder / shim.LOCK).open("ab") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                return False
             if (folder / shim.STARTED).exists():
                 return False
             if not (folder / shim.EXIT).exists():
-                shim.publish(str(folder), shim.EXIT, shim.never_began())
-        except (BlockingIOError, PermissionError):
-            return False
-        else:
-            return True
-        finally:
-            os.close(lock)
+                record = shim.ended(-signal.SIGTERM, How.ENDED.value, shim.NEVER_BEGAN)
+                shim.publish(str(folder), shim.EXIT, record)
+        return True
 
     def sweep(self, pod_id: str) -> int:
         """Kill every process that a pod without supervisor left behind; give how many are not gone yet.
@@ -325,7 +300,7 @@ class Pods:
         It finds them by the pod's marks in their environment, or by the session of the work's first process where they
         wiped it. Call it until it gives 0. ValueError while a supervisor lives: then it is `terminate` that is wanted.
         """
-        if self._holder(pod_id) is not None:
+        if self._holder(pod_id) is not None and not (self._pods / pod_id / shim.EXIT).exists():
             raise ValueError(f"{pod_id} has a supervisor: terminate it")
         if not self._same_boot(pod_id):
             return 0
@@ -353,14 +328,12 @@ class Pods:
             (self._pods / pod_id).rename(self._trash / pod_id)
         shutil.rmtree(self._trash / pod_id, ignore_errors=True)
         self._condemned.pop(pod_id, None)
-        if (pid := self._children.pop(pod_id, None)) is not None:
-            self._going.append(pid)
-
-    # -- looking -------------------------------------------------------------------------------------------------------
+        if pod_id in self._children:
+            self._going.append(self._children.pop(pod_id))
 
     def _left_behind(self, pod_id: str) -> list[shim.Process]:
         marks = {f"{name}={value}".encode() for name, value in self._marks(pod_id).items()}
-        alive, spec = self._read(pod_id, shim.ALIVE, _Alive), self.spec_of(pod_id)
+        work, spec = self._read(pod_id, shim.ALIVE, Running), self.spec_of(pod_id)
         uid = os.geteuid() if spec is None or spec.user is None else spec.user.uid
         found = []
         for process in shim.processes():
@@ -368,7 +341,7 @@ class Pods:
                 continue
             with contextlib.suppress(OSError):  # gone, or another's and we are not root
                 at = Path(f"/proc/{process.pid}")
-                kin = alive is not None and _of_session(process, alive.work) and at.stat().st_uid == uid
+                kin = work is not None and _of_session(process, work) and at.stat().st_uid == uid
                 if kin or marks <= set((at / "environ").read_bytes().split(b"\0")):
                     found.append(process)
         return found
@@ -379,13 +352,10 @@ class Pods:
     def _holder(self, pod_id: str) -> int | None:
         """The pid of the supervisor that holds the pod's lock, from the kernel itself."""
         try:
-            lock = os.open(self._pods / pod_id / shim.LOCK, os.O_RDWR | os.O_CLOEXEC)
+            with (self._pods / pod_id / shim.LOCK).open("r+b", buffering=0) as lock:
+                answer = fcntl.fcntl(lock, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         except FileNotFoundError:
             return None
-        try:
-            answer = fcntl.fcntl(lock, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        finally:
-            os.close(lock)
         kind, _, _, _, pid = _FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else pid
 
@@ -422,9 +392,9 @@ def _reap(pid: int) -> bool:
         return True
 
 
-def _of_session(process: shim.Process, work: _Identity) -> bool:
+def _of_session(process: shim.Process, work: Running) -> bool:
     """Whether a process is of the work's session, whose number is free for others only once it has no member left."""
-    if process.session != work.pid or process.start < work.start:
+    if process.session != work.pid or process.start < work.start_time:
         return False
     leader = shim.look(work.pid)
-    return leader is None or leader.start == work.start
+    return leader is None or leader.start == work.start_time

@@ -19,7 +19,7 @@ fork does not inherit it. Only the standard library, and little of it (no pathli
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -35,15 +35,12 @@ SPEC, LOCK, STARTED, ALIVE, ENDING, EXIT = "pod.json", "lock", "started", "alive
 MARKERS = ("FAIRLEASE_POD", "FAIRLEASE_POD_DIR")
 """What every process of a pod carries in its environment; the directory tells two daemons' pods of one name apart."""
 
-NOT_FOUND, NOT_EXECUTABLE, SIGNALED = 127, 126, 128
+NOT_EXECUTABLE, NOT_FOUND, SIGNALED = 126, 127, 128
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 RESERVED_BYTES = 1024
 RECORD_TRIES = 60
-
+NEVER_BEGAN = "ended before it began"
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def sync_dir(path: str) -> None:
@@ -53,11 +50,6 @@ def sync_dir(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def reserve(pod_dir: str, name: str) -> None:
-    """Take the room for a record before the work begins: a disk that the work fills must not hide how it ended."""
-    _write(f"{pod_dir}/{name}.new", b"")
 
 
 def publish(pod_dir: str, name: str, record: dict[str, Any]) -> None:
@@ -72,8 +64,10 @@ def _write(path: str, data: bytes) -> None:
     """Write over what was reserved, without giving its blocks back first. JSON does not mind the blanks."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(fd, data.ljust(RESERVED_BYTES), 0)
-        os.ftruncate(fd, max(len(data), RESERVED_BYTES))
+        padded = data.ljust(RESERVED_BYTES)
+        if os.pwrite(fd, padded, 0) < len(padded):
+            raise OSError(errno.ENOSPC, "only a part could be written", path)
+        os.ftruncate(fd, len(padded))
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -83,27 +77,20 @@ def read_json(pod_dir: str, name: str) -> dict[str, Any] | None:
     """A record, or None where there is none yet."""
     try:
         with open(f"{pod_dir}/{name}", "rb") as file:
-            record: dict[str, Any] = json.load(file)
-            return record
+            return dict(json.load(file))
     except FileNotFoundError:
         return None
-
-
-# -- processes --------------------------------------------------------------------------------------------------------
 
 
 class Process:
     """What /proc says of one process. Pid and start time together are never used twice within one boot."""
 
-    __slots__ = ("parent", "pid", "session", "start", "state")
+    __slots__ = ("ended", "parent", "pid", "session", "start")
 
-    def __init__(self, pid: int, state: str, parent: int, session: int, start: int) -> None:
-        self.pid, self.state, self.parent, self.session, self.start = pid, state, parent, session, start
-
-    @property
-    def ended(self) -> bool:
-        """A zombie, or on its way to be none any more."""
-        return self.state in "ZX"
+    def __init__(self, pid: int, fields: list[bytes]) -> None:
+        self.pid, self.parent, self.session, self.start = pid, int(fields[1]), int(fields[3]), int(fields[19])
+        # A zombie; but one with threads is a living process whose first thread has gone.
+        self.ended = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
 def boot_id() -> str:
@@ -116,10 +103,9 @@ def look(pid: int) -> Process | None:
     """The process with this number now. Its name may hold blanks and parentheses: we count from the last one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            return Process(pid, file.read().rpartition(b")")[2].split())
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last where others' processes are hidden
         return None
-    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def processes() -> list[Process]:
@@ -142,24 +128,15 @@ def descendants(root: int) -> list[Process]:
     return found
 
 
-def strike(target: Process, number: int) -> bool:
-    """Send a signal to exactly this process, never to a later one with its number; say whether it was sent."""
+def strike(target: Process, number: int) -> None:
+    """Send a signal to exactly this process, never to a later one of its number: first the handle, then the look."""
     handle = pidfd(target.pid)
-    try:
-        now = look(target.pid)
-        if now is None or now.start != target.start:
-            return False
-        if handle is None:
-            os.kill(target.pid, number)
-        else:
-            signal.pidfd_send_signal(handle, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    else:
-        return True
-    finally:
-        if handle is not None:
-            os.close(handle)
+    now = look(target.pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if now is not None and now.start == target.start:
+            os.kill(target.pid, number) if handle is None else signal.pidfd_send_signal(handle, number)
+    if handle is not None:
+        os.close(handle)
 
 
 def pidfd(pid: int) -> int | None:
@@ -170,15 +147,13 @@ def pidfd(pid: int) -> int | None:
         return None
 
 
-# -- the work ---------------------------------------------------------------------------------------------------------
-
-
 def prctl(option: int, value: int) -> bool:
-    """Ask the kernel; False where it, or this Python (built without ctypes' libffi), cannot."""
+    """Ask the kernel; False where it cannot, or this Python (built without libffi) cannot ask."""
     try:
-        arguments = [ctypes.c_ulong(number) for number in (value, 0, 0, 0)]
-        return bool(ctypes.CDLL(None).prctl(option, *arguments) == 0)
-    except (OSError, AttributeError):
+        import ctypes  # noqa: PLC0415 - not every Python has it
+
+        return bool(ctypes.CDLL(None).prctl(option, *(ctypes.c_ulong(number) for number in (value, 0, 0, 0))) == 0)
+    except (ImportError, OSError, AttributeError):
         return False
 
 
@@ -255,13 +230,8 @@ def execute(spec: dict[str, Any]) -> NoReturn:
     try:
         os.execvpe(command[0], command, spec["env"])  # noqa: S606 - running the user's command is what we are for
     except OSError as error:
-        missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        raise CannotRunError(
-            NOT_FOUND if missing else NOT_EXECUTABLE, f"cannot run {command[0]}: {error.strerror}"
-        ) from error
-
-
-# -- the supervisor ---------------------------------------------------------------------------------------------------
+        code = NOT_FOUND if isinstance(error, (FileNotFoundError, NotADirectoryError)) else NOT_EXECUTABLE
+        raise CannotRunError(code, f"cannot run {command[0]}: {error.strerror}") from error
 
 
 class Supervisor:
@@ -290,7 +260,8 @@ class Supervisor:
         while self.reap():
             wait_s = self.press()
             heard = signal.sigwaitinfo(HEARD) if wait_s is None else signal.sigtimedwait(HEARD, wait_s)
-            if heard is not None and heard.si_signo != signal.SIGCHLD:
+            asked = heard is not None and heard.si_signo != signal.SIGCHLD
+            if asked and (self.status is None or self.deadline is not None):  # what ended by itself was not ended
                 self.end()
 
     def reap(self) -> bool:
@@ -309,12 +280,11 @@ class Supervisor:
         """Begin the end, or bring it forward. The work hears SIGTERM once: many take a second one for `at once`."""
         asked = read_json(self.pod_dir, ENDING)
         deadline = time.monotonic() + self.grace_s if asked is None else asked["deadlineMs"] / 1000
-        first = self.deadline is None
-        self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
-        if first:
+        if self.deadline is None:
             for process in descendants(os.getpid()):
                 strike(process, signal.SIGTERM)
                 strike(process, signal.SIGCONT)  # a stopped process hears nothing else
+        self.deadline = min(deadline, self.deadline or deadline)
 
     def press(self) -> float | None:
         """Kill what has no time left; say how long to wait for news.
@@ -339,23 +309,15 @@ class Supervisor:
         """How it ended."""
         assert self.status is not None, "the work was reaped before its last process"
         code = os.waitstatus_to_exitcode(self.status)
-        message = os.read(self.failure, RESERVED_BYTES).decode(errors="replace")
-        if message:
-            return ended(code, "NotExecuted", message=message)
-        how = "Ended" if self.deadline is not None else "Signaled" if code < 0 else "Exited"
-        return ended(code, how)
+        if message := os.read(self.failure, RESERVED_BYTES).decode(errors="replace"):
+            return ended(code, "NotExecuted", message)
+        return ended(code, "Ended" if self.deadline is not None else "Signaled" if code < 0 else "Exited")
 
 
 def ended(code: int, how: str, message: str = "") -> dict[str, Any]:
     """The record `exit` (`pods.Exited`); a negative code is the signal that it died of."""
-    number = -code if code < 0 else None
-    code = SIGNALED - code if code < 0 else code
-    return {"code": code, "signal": number, "atMs": time.time_ns() // 1_000_000, "how": how, "message": message}
-
-
-def never_began() -> dict[str, Any]:
-    """The end of a pod that was told to end before its work was executed."""
-    return ended(-signal.SIGTERM, "Ended", "ended before it began")
+    died = {"code": SIGNALED - code, "signal": -code} if code < 0 else {"code": code}
+    return {**died, "atMs": time.time_ns() // 1_000_000, "how": how, "message": message}
 
 
 def record_exit(pod_dir: str, record: dict[str, Any]) -> None:
@@ -380,41 +342,45 @@ def open_log(spec: dict[str, Any]) -> int:
     return log
 
 
+def who(pid: int) -> dict[str, int]:
+    """The identity of a process of ours that is not reaped yet (`pods.Running`)."""
+    process = look(pid)
+    assert process is not None, "its number is kept for us"
+    return {"pid": process.pid, "startTime": process.start}
+
+
 def supervise(pod_dir: str) -> None:
     """All that follows once the lock is ours. Up to `started` a failure costs nothing: launch it again."""
     spec = read_json(pod_dir, SPEC)
     assert spec is not None, "a pod is prepared before it is launched"
     if os.path.exists(f"{pod_dir}/{EXIT}") or os.path.exists(f"{pod_dir}/{STARTED}"):
         return  # over, or lost with an earlier shim: never a second time
-    reserve(pod_dir, ALIVE)
-    reserve(pod_dir, EXIT)
+    for name in (ALIVE, EXIT):  # take the room before the work begins: a disk that it fills must not hide its end
+        _write(f"{pod_dir}/{name}.new", b"")
     if os.path.exists(f"{pod_dir}/{ENDING}"):
-        record_exit(pod_dir, never_began())
+        record_exit(pod_dir, ended(-signal.SIGTERM, "Ended", NEVER_BEGAN))
         return
     log = open_log(spec)
     reaper = prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    oom = spare_from_oom()
     supervisor = Supervisor(pod_dir, spec)
     boot = boot_id()
-
-    started = os.open(f"{pod_dir}/{STARTED}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    os.write(started, boot.encode())
-    os.fsync(started)
-    os.close(started)
+    with open(f"{pod_dir}/{STARTED}", "x", encoding="ascii") as started:
+        started.write(boot)
+        started.flush()
+        os.fsync(started)
     sync_dir(pod_dir)
-
-    supervisor.start(spec, log, oom)
-    shim, child = look(os.getpid()), look(supervisor.pid)
-    assert shim is not None, "we are here"
-    assert child is not None, "we have not reaped it"
-    who = {"shim": {"pid": shim.pid, "start": shim.start}, "work": {"pid": child.pid, "start": child.start}}
+    try:
+        supervisor.start(spec, log, spare_from_oom())
+    except OSError as error:
+        record_exit(pod_dir, ended(NOT_EXECUTABLE, "NotExecuted", f"cannot fork: {error.strerror}"))
+        return
     with contextlib.suppress(OSError):  # worth knowing, but no reason to let the work go unsupervised
-        publish(pod_dir, ALIVE, {"boot": boot, **who})
+        publish(pod_dir, ALIVE, {"boot": boot, **who(supervisor.pid), "shim": who(os.getpid())})
     supervisor.watch()
     record_exit(pod_dir, {**supervisor.verdict(), "tidy": reaper})
 
 
-def main(pod_dir: str) -> int:
+def main(pod_dir: str) -> None:
     """Take the lock and supervise; leave at once where another shim has it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, children vanish without their status
@@ -428,10 +394,9 @@ def main(pod_dir: str) -> int:
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        return 0
+        return
     supervise(pod_dir)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    main(sys.argv[1])

@@ -66,20 +66,20 @@ def parse_instant(text: str) -> int:
 
 def format_instant(ms: int) -> str:
     """RFC 3339 in UTC; milliseconds only where there are any."""
-    text = (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%dT%H:%M:%S")
+    text = (_EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None).isoformat(timespec="seconds")
     return f"{text}.{ms % SECOND:03d}Z" if ms % SECOND else f"{text}Z"
 
 
 def parse_gpu_hours(value: float | str) -> int:
-    """GPU-milliseconds of a number of GPU-hours; raises ValueError where it is finer than that."""
+    """GPU-milliseconds of a number of GPU-hours, to the nearest: a third of an hour has no end; raises ValueError."""
     try:
         exact = Decimal(str(value)) * HOUR
     except InvalidOperation:
         exact = Decimal("nan")
-    if not exact.is_finite() or exact != int(exact):
-        msg = f"{value!r} is not a whole number of GPU-milliseconds"
+    if not exact.is_finite():
+        msg = f"{value!r} is not a number of GPU-hours"
         raise ValueError(msg)
-    return int(exact)
+    return round(exact)
 
 
 def gpu_hours(gpu_ms: int) -> float:

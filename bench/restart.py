@@ -1,0 +1,104 @@
+"""A restart over a ledger of a million leases: from a closed file to a scheduler that can decide.
+
+The history is that of `bench.ledger`, the worst there is: a million runs of one lease each. It is written many entries to a
+transaction, replayed once without a snapshot (as after a crash that also lost the snapshots), and then started from its snapshot.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from bench import ledger
+from bench.synthetic import Figures, clock, progress
+from fairlease.ledger.chain import seal
+from fairlease.ledger.sqlite import SqliteStore
+from fairlease.ledger.store import Head
+from fairlease.scheduler import Scheduler
+
+LEASES = 1_000_000
+ENTRIES_PER_COMMIT = 20_000
+TAIL = 10_000
+
+
+def run(*, quick: bool = False) -> dict[str, Figures]:
+    leases = LEASES // (50 if quick else 1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        progress(f"restart: writes {leases} leases")
+        written = clock(lambda: write(path, leases))
+        progress("restart: replays them all")
+        replayed = clock(lambda: snapshot(path))
+        progress("restart: starts from the snapshot")
+        started = min(clock(lambda: start(path)) for _ in range(3))
+        progress("restart: starts from the snapshot, with entries behind it")
+        extend(path, leases, TAIL if not quick else TAIL // 50)
+        tail = min(clock(lambda: start(path)) for _ in range(3))
+        size = sum(each.stat().st_size for each in Path(folder).iterdir())
+    return {
+        "restart": {
+            "leases": leases,
+            "file_mb": round(size / 1e6),
+            "written_s": round(written, 2),
+            "replay_and_snapshot_s": round(replayed, 2),
+            "start_s": round(started, 3),
+            "start_with_tail_s": round(tail, 3),
+            "target": "from the snapshot < 3 s",
+            "met": started < 3,
+        }
+    }
+
+
+def write(path: Path, leases: int) -> None:
+    """The whole history, up to a time at which the cluster is full and nothing waits."""
+    with SqliteStore(path) as store:
+        _append(store, [ledger.world(), *_lives(leases)])
+
+
+def extend(path: Path, leases: int, more: int) -> None:
+    """Further lives behind the snapshot."""
+    with SqliteStore(path) as store:
+        _append(store, _lives(leases + more)[leases:])
+
+
+def _lives(leases: int) -> list[ledger.Step]:
+    return list(ledger.steps(leases))[:leases]
+
+
+def _append(store: SqliteStore, given: list[ledger.Step]) -> None:
+    """Many entries to a transaction, which only a benchmark may do."""
+    head = store.head()
+    index = store._index
+    assert index is not None, "the store was opened for writing"
+    for number, (at, events) in enumerate(given):
+        if number % ENTRIES_PER_COMMIT == 0:
+            store._db.execute("BEGIN IMMEDIATE")
+        entry, body = seal(head, at, events)
+        store._put(entry, body)
+        index.add(entry)
+        head = Head(seq=entry.seq, hash=entry.hash, at=at)
+        if number % ENTRIES_PER_COMMIT == ENTRIES_PER_COMMIT - 1 or number == len(given) - 1:
+            store._db.execute("COMMIT")
+    store._head = head
+
+
+def snapshot(path: Path) -> None:
+    with SqliteStore(path) as store:
+        began = time.perf_counter()
+        scheduler = Scheduler(store)
+        progress(f"restart: replayed in {time.perf_counter() - began:.1f} s")
+        scheduler.save_snapshot(force=True)
+
+
+def start(path: Path) -> None:
+    with SqliteStore(path) as store:
+        scheduler = Scheduler(store)
+        assert scheduler.state.open_leases == ledger.NODES, "the cluster is full"
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    print(json.dumps(run(quick="--quick" in sys.argv), indent=2))

@@ -1,0 +1,59 @@
+"""What was asked, and what each answered: the tables of envelopes and domains that `plan`, `explain` and `cover` share."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.output import NOTHING, reason_cell, show_table
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import bare
+
+_SETTLED = ("Chosen", "NotNeeded")
+
+
+def draw_cover(session: Session, visits: list[Answer]) -> None:
+    """Every envelope, in the order in which money is asked for."""
+    rows = [
+        (
+            number,
+            visit["place"],
+            f"{bare(visit['budget'])}/{visit['envelope']}",
+            visit["owner"],
+            "inside" if visit["inLocation"] else "elsewhere",
+            visit["paysGPUs"],
+            "unbounded" if visit["roomGPUs"] is None else visit["roomGPUs"],
+            reason_cell(visit["reason"]),
+            NOTHING if visit["reason"] in _SETTLED else visit.get("remedy"),
+        )
+        for number, visit in enumerate(visits, 1)
+    ]
+    headings = ("#", "PLACE", "ENVELOPE", "OWNER", "LOCATION", "PAYS", "ROOM", "REASON", "WHAT WOULD CHANGE IT")
+    if rows:
+        show_table(headings, rows, colour=session.colour)
+    else:
+        click.echo("no envelope of this flavor could be asked")
+
+
+def draw_domains(session: Session, domains: list[Answer]) -> None:
+    """Every fabric domain, the smallest hole first."""
+    rows = [
+        (
+            visit["domain"],
+            visit["cluster"],
+            visit["region"],
+            visit["freeGPUs"],
+            visit["groupsFit"],
+            reason_cell(visit["reason"]),
+        )
+        for visit in domains
+    ]
+    if rows:
+        headings = ("DOMAIN", "CLUSTER", "REGION", "FREE GPUS", "GROUPS THAT FIT", "REASON")
+        show_table(headings, rows, colour=session.colour)
+    else:
+        click.echo("no node has this flavor")
+
+
+def heading(text: str) -> None:
+    """A title between tables."""
+    click.echo(f"\n{text}")

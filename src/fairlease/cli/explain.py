@@ -1,0 +1,49 @@
+"""`fairlease explain`: why a run waits, runs or ended, from the money to the slots, and what happened to it."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.asked import draw_cover, draw_domains, heading
+from fairlease.cli.output import paint, reason_cell, show_table
+from fairlease.cli.runs_table import TERMINAL
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, run_argument, verb
+
+_EXAMPLE = """
+fairlease explain my-run
+fairlease explain my-run -o json | jq '.cover[] | select(.reason != "NotNeeded")'
+"""
+
+
+@verb("explain", example=_EXAMPLE, formats=READ, namespace=True)
+@run_argument()
+def command(session: Session, run: str) -> None:
+    """Explain why a run waits, runs or ended.
+
+    Prints the verdict, every envelope and every domain that was asked, each with its answer, and the story of the run.
+    """
+    session.show(session.call("explain", run=session.key(run)), lambda answer: draw(session, answer))
+
+
+def draw(session: Session, answer: Answer) -> None:
+    """The whole explanation."""
+    status = answer["status"]
+    verdict = reason_cell(answer["verdict"])
+    told = paint(verdict.text, verdict.colour) if session.colour else verdict.text
+    click.echo(f"{bare(answer['name'])} is {status['phase']}: {told}", color=session.colour)
+    if answer.get("message"):
+        click.echo(f"  {answer['message']}")
+    if answer.get("remedy") and answer["remedy"] != "nothing to change":
+        click.echo(f"  what would change it: {answer['remedy']}")
+    if status["phase"] not in TERMINAL:
+        heading("Money, in the order asked:")
+        draw_cover(session, answer.get("cover") or [])
+        heading("Room, the smallest hole first:")
+        draw_domains(session, answer.get("domains") or [])
+    heading("Story:")
+    rows = [
+        (line["at"], reason_cell(line["reason"]) if line["type"] == "Warning" else line["reason"], line["message"])
+        for line in answer.get("story") or ()
+    ]
+    show_table(("AT", "REASON", "MESSAGE"), rows, colour=session.colour)

@@ -1,0 +1,74 @@
+"""What a command says when it cannot do what it was asked: one readable block, and an exit code that scripts can rely on.
+
+Every failure that a user can cause or mend ends up here; a traceback is only ever our own bug.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import IO, Any, Final
+
+import click
+
+NO: Final = 1
+BAD_INPUT: Final = 2
+NO_DAEMON: Final = 3
+NOT_ALLOWED: Final = 4
+BROKEN: Final = 70
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+
+EXIT_CODES: Final = {
+    0: "done; the answer is yes",
+    NO: "the answer is no: it would not start, the audit failed, an expectation did not hold, the run failed",
+    BAD_INPUT: "bad input, or the request was refused",
+    NO_DAEMON: "no daemon answers",
+    NOT_ALLOWED: "not allowed",
+    BROKEN: "the daemon has a fault of its own; its log tells more",
+    INTERRUPTED: "interrupted",
+    BROKEN_PIPE: "whoever read the output went away",
+}
+
+
+class Failure(click.ClickException):
+    """A refusal: what is wrong, each problem on its own line, and what would help."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int = BAD_INPUT,
+        reason: str = "",
+        remedy: str = "",
+        problems: Iterable[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = code
+        self.reason = reason
+        self.remedy = remedy
+        self.problems = tuple(problems)
+
+    def block(self) -> str:
+        """The whole of it, as it is printed."""
+        head = ": ".join(part for part in ("fairlease", self.reason, self.message) if part)
+        lines = [head, *(f"  {problem}" for problem in self.problems)]
+        if self.remedy and self.remedy != "nothing to change":
+            lines.append(f"  to mend it: {self.remedy}")
+        return "\n".join(lines)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it where errors belong."""
+        click.echo(printable(self.block(), keep="\n"), file=file or sys.stderr)
+
+
+def answer_is_no() -> click.exceptions.Exit:
+    """Raise it to end a command that did its work, with the answer no."""
+    return click.exceptions.Exit(NO)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text without what a terminal would obey: names and messages come from other people."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else "�" for char in text)

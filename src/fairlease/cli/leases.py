@@ -1,0 +1,95 @@
+"""`fairlease leases`: who held which slots, when, and on whose money."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from fairlease.cli.output import NOTHING, age, between, show_table
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, complete_runs, verb
+
+_EXAMPLE = """
+fairlease leases --open
+fairlease leases --run my-run -o wide
+fairlease leases --owner org:team-a --since 24h
+fairlease leases --node n0 --since 2026-01-05T00:00:00Z --until 2026-01-06T00:00:00Z -o json
+"""
+
+
+class When(click.ParamType):
+    """A point in time: RFC 3339, or how long ago."""
+
+    name = "time"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same as RFC 3339."""
+        from fairlease.model.amount import format_instant, parse_duration, parse_instant
+
+        for read in (lambda: parse_instant(value), lambda: int(time.time() * 1000) - parse_duration(value)):
+            try:
+                return format_instant(read())
+            except (ValueError, OverflowError):
+                continue
+        self.fail(f"{value!r} is no time; expected 2026-01-05T00:00:00Z, or how long ago, such as 2h", param, ctx)
+
+
+@verb("leases", example=_EXAMPLE, formats=READ, namespace=True)
+@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Only leases of this run.")
+@click.option("--node", metavar="NODE", help="Only leases on this node.")
+@click.option("--owner", metavar="OWNER", help="Only leases of this owner's runs.")
+@click.option("--budget", metavar="BUDGET", help="Only leases that this Budget pays for.")
+@click.option("--envelope", metavar="NAME", help="Only leases that an envelope of this name pays for.")
+@click.option("--open/--closed", "is_open", default=None, help="Only leases that are open, or that are not.")
+@click.option("--since", type=When(), metavar="TIME", help="Only leases that were open at or after this time.")
+@click.option("--until", type=When(), metavar="TIME", help="Only leases that were open before this time.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
+def command(session: Session, is_open: bool | None, **asked: str | int | None) -> None:
+    """List leases, open and closed.
+
+    In the order in which they were opened. A TIME is RFC 3339 or how long ago: `90m`, `2d`.
+    """
+    for name in ("run", "budget"):
+        if isinstance(asked[name], str):
+            asked[name] = session.key(str(asked[name]))
+    session.show(session.call("leases", open=is_open, **asked), lambda answer: _draw(session, answer))
+
+
+def _draw(session: Session, answer: Answer) -> None:
+    headings: tuple[str, ...] = ("NAME", "RUN", "ROLE", "NODE", "SLOTS", "PAID BY", "AGE", "LASTED", "CLOSED")
+    if session.wide:
+        headings += ("OWNER", "ATTEMPT", "PATH", "OPENED", "START", "END")
+    rows = [_row(session, lease) for lease in answer["leases"]]
+    show_table(headings, rows, colour=session.colour, empty="no leases")
+
+
+def _row(session: Session, lease: Answer) -> list[object]:
+    spec, status = lease["spec"], lease["status"]
+    (node, slots), *_ = spec["slice"]["gpus"].items()
+    start, end = spec["interval"]["start"], status.get("endTime")
+    row: list[object] = [
+        lease["name"],
+        bare(f"{spec['runRef']['namespace']}/{spec['runRef']['name']}"),
+        spec["slice"]["role"],
+        node,
+        ranges(slots),
+        f"{bare(spec['paidByBudget'])}/{spec['paidByEnvelope']}",
+        age(start),
+        between(start, end),
+        status.get("closureReason") or NOTHING,
+    ]
+    if session.wide:
+        row += [spec["owner"], spec["attempt"], "/".join(spec["compPath"]), spec["reason"], start, end]
+    return row
+
+
+def ranges(slots: list[int]) -> str:
+    """Slots as people write them: `0-3,6`."""
+    parts: list[list[int]] = []
+    for slot in sorted(slots):
+        if parts and slot == parts[-1][-1] + 1:
+            parts[-1].append(slot)
+        else:
+            parts.append([slot])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts) or NOTHING

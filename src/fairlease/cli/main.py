@@ -1,0 +1,145 @@
+"""`fairlease`: the group of all verbs. It knows their names and first lines; a verb's code is imported when it is called.
+
+That is why `fairlease --help` and every question to the daemon answer at once: nothing heavy is imported on the way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from fairlease.cli.failure import BROKEN_PIPE, EXIT_CODES, INTERRUPTED
+from fairlease.cli.verb import HELP, place_options
+
+SECTIONS: dict[str, dict[str, str]] = {
+    "This machine": {
+        "up": "Start the daemon of this machine.",
+        "down": "Stop the daemon; runs go on, or end with --end.",
+        "status": "Show how the daemon, its GPUs and its ledger stand.",
+        "nodes": "Show nodes and free slots, and which groups still fit.",
+    },
+    "Work": {
+        "run": "Run a command on GPUs: submit, wait, follow its logs.",
+        "submit": "Submit runs from files.",
+        "plan": "Quote a run: would it start, who pays, why not. Writes nothing.",
+        "list": "List runs.",
+        "show": "Show one run: its spec and status.",
+        "watch": "Watch runs as they change.",
+        "explain": "Explain why a run waits, runs or ended.",
+        "logs": "Print what a run's processes wrote.",
+        "cancel": "End runs.",
+    },
+    "Money": {
+        "budgets": "Write, list and remove Budgets, and show their use.",
+        "cover": "Show whose money a run was offered, and why not.",
+        "who-pays": "Show who pays for a run, or for an owner's runs.",
+    },
+    "The record": {
+        "leases": "List leases, open and closed.",
+        "audit": "Replay the ledger and prove what it claims.",
+        "export": "Write leases or charges as CSV or Parquet.",
+    },
+    "What if": {
+        "simulate": "Play a scenario in virtual time.",
+    },
+    "The shell": {
+        "completion": "Print the completion script of a shell.",
+    },
+}
+"""Every verb with the first line of its help, so that the list of them needs none of them."""
+
+VERBS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+
+
+class Verbs(click.Group):
+    """Finds a verb's module by its name: `who-pays` is `command` in `fairlease.cli.who_pays`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, in the order of the help."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb."""
+        del ctx
+        if cmd_name not in VERBS:
+            return None
+        found: click.Command = importlib.import_module(f"fairlease.cli.{cmd_name.replace('-', '_')}").command
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that was called; one that nobody knows is answered with the nearest."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else "`fairlease --help` lists them."
+            raise click.UsageError(f"there is no command `{args[0]}`. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - what a command returns is its own business
+        """Run the verb. That the reader of a pipe went away (`fairlease list | head -1`) is no error of ours."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # What Python still wants to flush at exit goes nowhere.
+            raise click.exceptions.Exit(BROKEN_PIPE) from None
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs by what they are about, without importing any."""
+        del ctx
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the exit codes mean, and where to begin."""
+        del ctx
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
+        with formatter.section("Examples"):
+            formatter.write("  fairlease up\n  fairlease run --gpus 2 -- python train.py\n  fairlease explain my-run\n")
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from fairlease import __version__
+
+        click.echo(f"fairlease {__version__}")
+        ctx.exit()
+
+
+def _group() -> Verbs:
+    version = click.Option(
+        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Print the version."
+    )
+    return Verbs(
+        name="fairlease",
+        params=[*place_options(), version],
+        callback=lambda **_: None,
+        help="Gangs of GPUs, paid from budgets, placed all at once or not at all, and written down for good.",
+        context_settings=HELP,
+    )
+
+
+cli = _group()
+
+
+def main(args: list[str] | None = None) -> NoReturn:
+    """The command's entry: every way out has its exit code, and none but a bug of ours has a traceback."""
+    try:
+        code: Any = cli.main(args, prog_name="fairlease", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,174 @@
+"""How answers look: kubectl's kind of table for people, JSON and YAML for programs.
+
+A table is plain text without borders; on a terminal it has a little colour and is cut at the right edge. No library is
+needed for that, which keeps `fairlease list` as quick as `ls`; rich comes in where a picture moves (`watch`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from fairlease.cli.failure import printable
+
+FORMATS = ("table", "wide", "json", "yaml")
+NOTHING = "-"
+_GAP = "   "
+_CELL_MAX = 60
+
+
+class Cell(NamedTuple):
+    """Text with a colour, which only a terminal shows."""
+
+    text: str
+    colour: str | None = None
+
+
+_PHASES = {"Running": "green", "Completed": "cyan", "Failed": "red", "Pending": "yellow"}
+
+
+def phase_cell(phase: str) -> Cell:
+    """A phase in the colour by which one finds it."""
+    return Cell(phase, _PHASES.get(phase))
+
+
+def reason_cell(reason: str, good: Sequence[str] = ("Start", "Chosen", "Bound", "Covered", "Completed")) -> Cell:
+    """A reason; what needs no attention is green, what was not asked for plain."""
+    plain = ("NotNeeded", "Submitted", NOTHING, "")
+    return Cell(reason or NOTHING, "green" if reason in good else None if reason in plain else "yellow")
+
+
+def emit(value: object, style: str) -> None:
+    """Print a value for programs."""
+    click.echo(as_yaml(value) if style == "yaml" else as_json(value), nl=style != "yaml")
+
+
+def as_json(value: object, *, compact: bool = False) -> str:
+    """JSON with its keys in the order in which the API documents them."""
+    return json.dumps(value, ensure_ascii=False, indent=None if compact else 2)
+
+
+def as_yaml(value: object) -> str:
+    """The same as YAML."""
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=False))
+
+
+def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool, empty: str = "") -> None:
+    """Print a table; where there is nothing to show, say so on stderr, so that a pipe stays empty."""
+    lines = list(table(headings, rows, colour=colour, width=terminal_width()))
+    if len(lines) > 1:
+        click.echo("\n".join(lines), color=colour)
+    elif empty:
+        click.echo(empty, err=True)
+
+
+def table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool = False, width: int | None = None
+) -> Iterator[str]:
+    """Lines of a table: columns as wide as their widest cell, the last one free; cut at `width` where there is one."""
+    grid = [[Cell(heading, "bold") for heading in headings]]
+    grid += [[_cell(value, cut=index < len(headings) - 1) for index, value in enumerate(row)] for row in rows]
+    widths = [max(len(row[column].text) for row in grid) for column in range(len(headings))]
+    for row in grid:
+        yield _line(row, widths, colour=colour, width=width)
+
+
+def _cell(value: object, *, cut: bool) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(NOTHING if value is None or value == "" else str(value))
+    text = printable(cell.text)
+    return Cell(shortened(text) if cut else text, cell.colour)
+
+
+def _line(row: Sequence[Cell], widths: Sequence[int], *, colour: bool, width: int | None) -> str:
+    left, parts = width if width is not None else sys.maxsize, []
+    for index, (cell, wide) in enumerate(zip(row, widths, strict=True)):
+        last = index == len(row) - 1
+        text = (cell.text if last else cell.text.ljust(wide) + _GAP)[:left]
+        left -= len(text)
+        parts.append(paint(text, cell.colour) if colour and text.strip() else text)
+    return "".join(parts).rstrip()
+
+
+def paint(text: str, colour: str | None) -> str:
+    """Text in a colour (or bold)."""
+    if colour is None:
+        return text
+    return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
+
+
+def shortened(text: str, most: int = _CELL_MAX) -> str:
+    """Text that leaves room for the columns beside it."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def terminal_width() -> int | None:
+    """How wide the terminal is; a pipe is as wide as what is put through it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def bar(used: float, whole: float, cells: int = 20, *, plain: bool = True) -> str:
+    """How full something is. More than full is full: the numbers beside it tell the rest."""
+    share = min(1.0, used / whole) if whole > 0 else float(used > 0)
+    full = round(share * cells)
+    if full == 0 and used > 0:
+        full = 1
+    return f"[{'#' * full}{'.' * (cells - full)}]" if plain else "█" * full + "░" * (cells - full)
+
+
+# --- time and amounts ------------------------------------------------------------------------------------------------------
+
+
+def age(instant: str | None, now_ms: int | None = None) -> str:
+    """How long ago an RFC 3339 time was, as kubectl writes it."""
+    if not instant:
+        return NOTHING
+    from fairlease.model.amount import parse_instant
+
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    return span(now - parse_instant(instant))
+
+
+def between(start: str | None, end: str | None) -> str:
+    """How long something took, or has taken so far."""
+    if not start:
+        return NOTHING
+    from fairlease.model.amount import parse_instant
+
+    return age(start, parse_instant(end)) if end else age(start)
+
+
+def span(ms: int) -> str:
+    """A length of time at the precision that people care for: `45s`, `5m30s`, `119m`, `7h15m`, `30h`, `3d4h`, `200d`."""
+    seconds = max(0, ms) // 1000
+    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if seconds < 120:  # noqa: PLR2004 - kubectl's own steps, here and below
+        return f"{seconds}s"
+    if minutes < 10:  # noqa: PLR2004 - as above
+        return _two(minutes, "m", seconds % 60, "s")
+    if minutes < 180:  # noqa: PLR2004 - as above
+        return f"{minutes}m"
+    if hours < 8:  # noqa: PLR2004 - as above
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:  # noqa: PLR2004 - as above
+        return f"{hours}h"
+    return _two(days, "d", hours % 24, "h") if days < 8 else f"{days}d"  # noqa: PLR2004 - as above
+
+
+def _two(large: int, unit: str, small: int, fraction: str) -> str:
+    return f"{large}{unit}{small}{fraction}" if small else f"{large}{unit}"
+
+
+def hours(value: float | None) -> str:
+    """GPU-hours as one reads them; the exact number is in `-o json`."""
+    if value is None:
+        return NOTHING
+    return str(value) if isinstance(value, int) else f"{value:.2f}"

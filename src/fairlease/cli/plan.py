@@ -1,0 +1,73 @@
+"""`fairlease plan`: a quote. It asks the engine what it would do, and undoes it: nothing is written."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.asked import draw_cover, draw_domains, heading
+from fairlease.cli.failure import answer_is_no
+from fairlease.cli.objects import files_option, read_objects
+from fairlease.cli.output import hours, paint, show_table
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, verb
+
+_EXAMPLE = """
+fairlease plan -f run.yaml
+fairlease plan -f run.yaml && fairlease submit -f run.yaml
+generate-runs | fairlease plan -f - -o json | jq '.plans[] | {name, starts, verdict}'
+"""
+
+
+@verb("plan", example=_EXAMPLE, formats=READ, namespace=True)
+@files_option("Runs")
+def command(session: Session, files: tuple[str, ...]) -> None:
+    """Quote a run: would it start, who pays, why not. Writes nothing.
+
+    Each run is asked by itself, as if it alone were submitted now. Exits with 0 where all would start, with 1 where one would not.
+    """
+    quote(session, read_objects(files, "Run", session.namespace))
+
+
+def quote(session: Session, objects: list[dict[str, object]]) -> None:
+    """Ask for and print the quotes of some runs, and end with their answer."""
+    plans = [session.call("plan", object=each) for each in objects]
+    session.show({"plans": plans}, lambda answer: _draw(session, answer))
+    if not all(plan["starts"] for plan in plans):
+        raise answer_is_no()
+
+
+def _draw(session: Session, answer: Answer) -> None:
+    for number, plan in enumerate(answer["plans"]):
+        if number:
+            click.echo()
+        _draw_one(session, plan)
+
+
+def _draw_one(session: Session, plan: Answer) -> None:
+    starts = plan["starts"]
+    told = "would start now" if starts else f"would not start: {plan['verdict']}"
+    told = paint(told, "green" if starts else "yellow") if session.colour else told
+    click.echo(f"{bare(plan['name'])} {told}", color=session.colour)
+    if plan.get("message"):
+        click.echo(f"  {plan['message']}")
+    click.echo(f"  costs at worst: {worst_case(plan['worstCase'])}")
+    if starts:
+        click.echo(f"  on: {', '.join(plan['nodes'])}")
+        heading("Paid by:")
+        rows = [
+            (f"{bare(each['budget'])}/{each['envelope']}", each["owner"], each["class"], each["gpus"])
+            for each in plan["payers"]
+        ]
+        show_table(("ENVELOPE", "OWNER", "CLASS", "GPUS"), rows, colour=session.colour)
+    if session.wide or not starts:
+        heading("Money, in the order asked:")
+        draw_cover(session, plan["cover"])
+        heading("Room, the smallest hole first:")
+        draw_domains(session, plan["domains"])
+
+
+def worst_case(worst: Answer) -> str:
+    """What it can cost: bounded where the run has a `maxDuration`."""
+    if worst.get("gpuHours") is None:
+        return f"{worst['gpus']} GPUs for as long as it runs (set runtime.maxDuration for a bound)"
+    return f"{hours(worst['gpuHours'])} GPU-hours ({worst['gpus']} GPUs for {hours(worst['hours'])} h)"

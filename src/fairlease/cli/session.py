@@ -1,0 +1,97 @@
+"""One call of a command: to which daemon it speaks, for which namespace, and how the answer shall look."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairlease.cli.failure import BAD_INPUT, NO, Failure
+from fairlease.cli.output import emit
+
+if TYPE_CHECKING:
+    from fairlease.local.protocol import Error
+
+Answer = dict[str, Any]
+_SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What every verb is handed."""
+
+    home: str | None = None
+    socket: str | None = None
+    no_color: bool = False
+    output: str = "table"
+    namespace: str | None = None
+    all_namespaces: bool = False
+
+    @property
+    def colour(self) -> bool:
+        """Colour is for terminals, and for people who did not refuse it."""
+        return not self.no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+
+    @property
+    def wide(self) -> bool:
+        """Whether a table shall show all its columns."""
+        return self.output == "wide"
+
+    def key(self, name: str) -> str:
+        """The full name of a run or Budget: `namespace/name`, where it does not bring its namespace itself."""
+        return name if "/" in name else f"{self.namespace or 'default'}/{name}"
+
+    def home_path(self) -> Path:
+        """Where the daemon lives: as `fairlease up` decides it, without importing all that it needs to."""
+        if told := self.home or os.environ.get("FAIRLEASE_HOME"):
+            return Path(told).expanduser().absolute()
+        return Path("/var/lib/fairlease") if os.geteuid() == 0 else Path.home() / ".local/state/fairlease"
+
+    def socket_path(self) -> Path:
+        """Where the daemon listens. A `--home` that was typed counts more than a socket from the environment."""
+        told = self.socket or (None if self.home else os.environ.get("FAIRLEASE_SOCKET"))
+        return Path(told).expanduser().absolute() if told else self.home_path() / "fairlease.sock"
+
+    def call(self, verb: str, **args: object) -> Answer:
+        """Ask the daemon; what was left out (None) is not sent. Every refusal becomes a `Failure`."""
+        import msgspec
+
+        from fairlease.local.protocol import CallFailed, Client
+
+        path = self.socket_path()
+        try:
+            answer: Answer = Client(path).call(verb, **args)
+        except CallFailed as failed:
+            raise refused(failed.error) from None
+        except msgspec.MsgspecError:
+            remedy = "give the socket of a Fairlease daemon with --socket"
+            raise Failure(f"whatever answers at {path} speaks another language", remedy=remedy) from None
+        return answer
+
+    def show(self, value: Answer, draw: Callable[[Answer], None]) -> None:
+        """Print an answer: as it is for programs, drawn for people."""
+        if self.output in ("json", "yaml"):
+            emit(value, self.output)
+        else:
+            draw(value)
+
+
+def refused(error: Error) -> Failure:
+    """The daemon's refusal, as the user sees it. Its code 1 means "refused", which to a shell is 2: 1 is the answer no."""
+    code = BAD_INPUT if error.exit in (0, NO) else error.exit
+    reason = "" if error.reason in _SPEAK_FOR_THEMSELVES else error.reason
+    problems = [problem_line(each) for each in error.problems]
+    return Failure(error.message, code=code, reason=reason, remedy=error.remedy, problems=problems)
+
+
+def problem_line(problem: object) -> str:
+    """One problem: where, what, and what was expected."""
+    if not isinstance(problem, dict):
+        return str(problem)
+    source, line = problem.get("source") or "", problem.get("line")
+    place = f"{source}:{line}" if source and line else source
+    parts = (place, problem.get("field"), problem.get("value"), problem.get("message"))
+    return ": ".join(str(part) for part in parts if part not in (None, ""))

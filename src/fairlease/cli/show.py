@@ -1,0 +1,69 @@
+"""`fairlease show`: one run as its object."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.output import NOTHING, age, as_yaml, hours, show_table
+from fairlease.cli.runs_table import full_name, gpus, reason
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, run_argument, verb
+
+_EXAMPLE = """
+fairlease show my-run
+fairlease show my-run -o json | jq .status.conditions
+"""
+
+
+@verb("show", example=_EXAMPLE, formats=READ, namespace=True)
+@run_argument()
+def command(session: Session, run: str) -> None:
+    """Show one run: its spec and status.
+
+    The table is a summary; `-o wide` adds the spec as it was submitted, and `-o json` and `-o yaml` print all there is.
+    """
+    session.show(session.call("show", run=session.key(run)), lambda answer: _draw(session, answer))
+
+
+def _draw(session: Session, run: Answer) -> None:
+    status, spec = run["status"], run["spec"]
+    facts = {
+        "Name": bare(full_name(run)),
+        "Owner": spec.get("owner"),
+        "By": run.get("by"),
+        "Phase": status["phase"],
+        "Reason": reason(status),
+        "Message": status.get("message"),
+        "Attempt": status.get("attempt"),
+        "GPUs": f"{gpus({**run, 'gpus': spec['resources']['totalGPUs']})} × {spec['resources']['gpuType']}",
+        "Submitted": _when(status.get("submittedAt")),
+        "Started": _when(status.get("startedAt")),
+        "Ended": _when(status.get("endedAt")),
+        "Deadline": status.get("deadline"),
+        "Earliest start": status.get("earliestStart"),
+        "Leases": len(status.get("leases", ())),
+        "Command": " ".join(spec.get("command", ())),
+    }
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        if value not in (None, "", NOTHING):
+            click.echo(f"{name + ':':<{width}}{value}")
+    _draw_funding(session, status.get("funding", {}))
+    if session.wide:
+        click.echo(f"\nSpec:\n{as_yaml(spec)}", nl=False)
+
+
+def _draw_funding(session: Session, funding: Answer) -> None:
+    rows = [
+        (kind, funding[kind]["gpus"], hours(funding[kind]["gpuHours"]))
+        for kind in ("owned", "shared", "borrowed", "overdrawn")
+        if funding.get(kind, {}).get("gpus") or funding.get(kind, {}).get("gpuHours")
+    ]
+    rows += [(f"  from {each['owner']}", each["gpus"], hours(each["gpuHours"])) for each in funding.get("sponsors", ())]
+    if rows:
+        click.echo()
+        show_table(("FUNDING", "GPUS", "GPU-HOURS"), rows, colour=session.colour)
+
+
+def _when(instant: str | None) -> str | None:
+    return None if instant is None else f"{instant} ({age(instant)} ago)"

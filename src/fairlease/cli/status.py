@@ -1,0 +1,42 @@
+"""`fairlease status`: is the daemon there, and how do things stand."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.output import NOTHING, age
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, verb
+
+_EXAMPLE = """
+fairlease status
+fairlease status -o json | jq .freeGPUs
+"""
+
+
+@verb("status", example=_EXAMPLE, formats=READ)
+def command(session: Session) -> None:
+    """Show how the daemon, its GPUs and its ledger stand.
+
+    Exits with 3 where no daemon answers.
+    """
+    session.show(session.call("status"), _draw)
+
+
+def _draw(answer: Answer) -> None:
+    you, head = answer.get("you") or {}, answer["head"]
+    runs = ", ".join(f"{count} {phase}" for phase, count in answer.get("runs", {}).items() if count) or "none"
+    owners = ", ".join("all owners" if owner == "*" else owner for owner in you.get("owners") or ())
+    facts = {
+        "Daemon": f"pid {answer['pid']}, version {answer['version']}, up {age(answer['startedAt'])}",
+        "Home": answer["home"],
+        "Socket": answer["socket"],
+        "Metrics": answer.get("metrics"),
+        "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {answer['nodes']} node{'s' * (answer['nodes'] != 1)}",
+        "Runs": runs,
+        "Ledger": f"entry {head['seq']}, hash {head['hash'][:16]}",
+        "You": f"{you.get('user', NOTHING)}{', administrator' if you.get('admin') else ''}; bound to {owners or 'no owner'}",
+    }
+    for name, value in facts.items():
+        if value:
+            click.echo(f"{name + ':':<10}{value}")

@@ -1,0 +1,134 @@
+"""Explain: every envelope and every domain that a run asked, each with its answer. The same cover and pack as the decision's.
+
+`explain` looks at the state as it is; it is asked for a waiting run, or inside a trial for one that was not submitted yet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine import cover
+from fairlease.engine.pack import Packer, need_of
+from fairlease.engine.plan import Planner, least_width
+from fairlease.model.record import Key
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.engine.family import Family
+    from fairlease.engine.plan import Plan
+    from fairlease.ledger.capacity import Domain
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+
+
+class Visit(NamedTuple):
+    """One envelope asked: in which place, for nodes inside the run's location or elsewhere, what it pays, and what stopped it."""
+
+    place: str
+    budget: Key
+    envelope: str
+    owner: str
+    inside: bool
+    pays_gpus: int
+    room_gpus: int | None
+    reason: Reason
+
+
+class DomainVisit(NamedTuple):
+    """One fabric domain asked: what is free in it, how many of the run's groups would fit, and its answer."""
+
+    domain: str
+    cluster: str
+    region: str
+    free_gpus: int
+    groups_fit: int
+    reason: Reason
+
+
+class Explanation(NamedTuple):
+    """Why a run starts or waits, from the money to the slots."""
+
+    verdict: Reason
+    message: str
+    visits: list[Visit]
+    domains: list[DomainVisit]
+    width: int
+    worst_gpu_ms: int | None
+
+
+def explain(state: State, family: Family, run: RunState, now: int) -> Explanation:
+    """Ask everything again and write the answers down."""
+    planner = Planner(state, family, run, now)
+    refusal = planner.unfunded()
+    plan = None if refusal else planner.widest()
+    if refusal is None and plan is None:
+        refusal = planner.roomless()
+    width = least_width(run.spec) if plan is None else plan.width
+    need = need_of(run.spec, width)
+    limit = run.spec.runtime.max_duration
+    return Explanation(
+        verdict=Reason.Start if refusal is None else refusal.reason,
+        message=f"can start {width} GPUs wide" if refusal is None else refusal.message,
+        visits=visits(state, family, run, now, width),
+        domains=_domains(planner, width, plan),
+        width=width,
+        worst_gpu_ms=None if limit is None else need.pods * need.size * limit,
+    )
+
+
+def visits(state: State, family: Family, run: RunState, now: int, width: int) -> list[Visit]:
+    """The money alone: every envelope in the order of cover, those that do not share included."""
+    offers = cover.offers(state, family, run, now)
+    purse = cover.Purse(state, run, now)
+    left = need_of(run.spec, width).pods
+    size = run.spec.pod_gpus
+    found = []
+    for offer in offers:
+        room, why = purse.room(offer)
+        pods = min(room, left)
+        purse.take(offer, pods)
+        left -= pods
+        enough = pods == room and left
+        reason = why if enough or room == 0 else Reason.Chosen if pods else Reason.NotNeeded
+        budget, name = offer.account.id
+        seen = None if room >= cover.PLENTY // 2 else room * size
+        found.append(
+            Visit(offer.place.value, Key(budget), name, offer.account.owner, offer.inside, pods * size, seen, reason)
+        )
+    withheld = [entry for entry in family.order(run.signature) if entry.withheld]
+    found += [
+        Visit(entry.place.value, Key(entry.account.id[0]), entry.account.id[1], entry.account.owner, True, 0, 0, Reason.Forbidden)
+        for entry in withheld
+    ]
+    return found
+
+
+def _domains(planner: Planner, width: int, plan: Plan | None) -> list[DomainVisit]:
+    pool = planner.pool
+    if pool is None:
+        return []
+    need = need_of(planner.run.spec, width)
+    per_group = need.pods if need.together else need.blocks[0].pods
+    reach = planner.reach()
+    packer = Packer(pool, reach, need.size)
+    chosen = {id(spot.node.domain) for spot in plan.spots} if plan else set()
+    found = []
+    for domain in sorted(pool.domains.values(), key=lambda each: (each.free, each.order)):
+        pods = packer.pods(domain) if domain.mask & reach else 0
+        reason = _domain_answer(domain, reach, pods, per_group, need.size, chosen=id(domain) in chosen, started=plan is not None)
+        region, cluster, name = domain.key
+        found.append(DomainVisit(name, cluster, region, domain.free, pods // per_group, reason))
+    return found
+
+
+def _domain_answer(
+    domain: Domain, reach: int, pods: int, per_group: int, size: int, *, chosen: bool, started: bool
+) -> Reason:
+    if chosen:
+        return Reason.Chosen
+    if not domain.mask & reach:
+        return Reason.OutOfScope
+    if pods >= per_group:
+        return Reason.NotNeeded if started else Reason.Chosen
+    return Reason.Fragmented if domain.free >= per_group * size else Reason.NoRoom
+

@@ -1,0 +1,175 @@
+"""Story: what happened, in sentences. One line per event of the ledger, about the object it concerns.
+
+The same lines serve `explain`, the simulator's `events`, the daemon's log and, on Kubernetes, Events. They are told once per
+change, never once per try.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatchmethod
+from typing import NamedTuple
+
+from fairlease.ledger import event as ev
+from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.node import LabelKeys
+from fairlease.model.record import Key, short
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+
+class Line(NamedTuple):
+    """One sentence about one object."""
+
+    at: int
+    object: str
+    warning: bool
+    reason: str
+    message: str
+
+    def view(self) -> dict[str, str]:
+        """As the simulator prints it."""
+        kind = "Warning" if self.warning else "Normal"
+        return {
+            "at": format_instant(self.at),
+            "object": self.object,
+            "type": kind,
+            "reason": self.reason,
+            "message": self.message,
+        }
+
+
+class Storyteller:
+    """Tells entries in order; remembers just enough to say what a change of a node means."""
+
+    def __init__(self) -> None:
+        self._labels = LabelKeys()
+        self._peaks: dict[str, int] = {}
+        self._lines: list[tuple[str, bool, str, str]] = []
+
+    def tell(self, at: int, event: ev.AnyEvent) -> list[Line]:
+        """The lines of one event."""
+        self._lines = []
+        self._tell(event)
+        return [Line(at, *line) for line in self._lines]
+
+    def _say(self, about: str, reason: Reason | str, message: str, *, warning: bool = False) -> None:
+        name = reason.value if isinstance(reason, Reason) else reason
+        self._lines.append((about, warning, name, message))
+
+    @singledispatchmethod
+    def _tell(self, event: object) -> None:
+        """Events that need no words."""
+
+    @_tell.register
+    def _(self, event: ev.Configured) -> None:
+        self._labels = event.config.labels
+
+    @_tell.register
+    def _(self, event: ev.NodeSet) -> None:
+        node, about = event.node, f"Node/{event.node.name}"
+        keys = self._labels
+        missing = [each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)]
+        peak = self._peaks[node.name] = max(node.gpus, self._peaks.get(node.name, 0))
+        healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
+        if missing:
+            self._say(about, Reason.MissingLabel, f"skipped: label {missing[0]} is missing", warning=True)
+        elif healthy < peak:
+            self._say(about, Reason.LostGPUs, f"skipped: {healthy} of {peak} GPUs are left", warning=True)
+        elif not node.ready:
+            self._say(about, Reason.NotReady, "not ready; nothing new is placed on it", warning=True)
+        elif node.cordoned:
+            self._say(about, Reason.Cordoned, "cordoned; what runs on it goes on")
+        else:
+            self._say(about, "Ready", f"{node.gpus} GPUs")
+
+    @_tell.register
+    def _(self, event: ev.NodeFailed) -> None:
+        self._say(f"Node/{event.node}", Reason.NodeFailed, "counts as failed", warning=True)
+
+    @_tell.register
+    def _(self, event: ev.NodeRemoved) -> None:
+        self._peaks.pop(event.node, None)
+        self._say(f"Node/{event.node}", "Removed", "taken out")
+
+    @_tell.register
+    def _(self, event: ev.BudgetSet) -> None:
+        names = ", ".join(envelope.name for envelope in event.spec.envelopes)
+        self._say(f"Budget/{event.budget}", "Written", f"{event.spec.owner}: envelopes {names}")
+
+    @_tell.register
+    def _(self, event: ev.BudgetRemoved) -> None:
+        self._say(f"Budget/{event.budget}", "Removed", "pays for nothing new")
+
+    @_tell.register
+    def _(self, event: ev.EnvelopeTurned) -> None:
+        what = f"aggregate cap {event.cap}" if event.cap else f"envelope {event.envelope}"
+        words = {ev.Turn.OPENED: "window opened", ev.Turn.CLOSED: "window closed", ev.Turn.EXHAUSTED: "hours are used up"}
+        warning = event.turn is not ev.Turn.OPENED
+        self._say(f"Budget/{event.budget}", event.turn.value.capitalize(), f"{what}: {words[event.turn]}", warning=warning)
+
+    @_tell.register
+    def _(self, event: ev.RunSubmitted) -> None:
+        resources = event.spec.resources
+        by = f" by {event.by}" if event.by else ""
+        message = f"{event.spec.owner} asks for {resources.total_gpus} × {resources.gpu_type}{by}"
+        self._say(_run(event.run), Reason.Submitted, message)
+
+    @_tell.register
+    def _(self, event: ev.RunDeferred) -> None:
+        for run in event.runs:
+            self._say(_run(run), event.reason, event.message, warning=not event.reason.transient)
+
+    @_tell.register
+    def _(self, event: ev.LeasesOpened) -> None:
+        gpus = sum(len(cell.slots) for cell in event.cells)
+        nodes = list(dict.fromkeys(cell.node for cell in event.cells))
+        where = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more nodes" if len(nodes) > 4 else "")
+        shares = [sum(len(cell.slots) for cell in event.cells if cell.payer == index) for index in range(len(event.payers))]
+        paid = ", ".join(
+            f"{share} by {short(payer.budget)}/{payer.envelope} ({payer.fund.value})"
+            for share, payer in zip(shares, event.payers, strict=True)
+        )
+        message = f"attempt {event.attempt}: {gpus} GPUs on {where}; paid {paid}; plan {event.plan[:8]}"
+        self._say(_run(event.run), event.reason, message)
+
+    @_tell.register
+    def _(self, event: ev.LeasesClosed) -> None:
+        count = f"{len(event.names)} leases" if event.names else "all leases"
+        seed = f", seed {event.seed}" if event.seed else ""
+        self._say(_run(event.run), event.reason, f"{count} closed{seed}", warning=event.reason is not Reason.Completed)
+
+    @_tell.register
+    def _(self, event: ev.RunRequeued) -> None:
+        self._say(_run(event.run), event.reason, f"{event.message}; asks again", warning=True)
+
+    @_tell.register
+    def _(self, event: ev.RunEnded) -> None:
+        bill = event.bill
+        used = gpu_hours(bill.owned + bill.shared + bill.borrowed + bill.overdrawn + bill.spares)
+        told = f"{event.message}; " if event.message else ""
+        failed = event.phase is Phase.FAILED
+        self._say(_run(event.run), event.reason, f"{told}{event.phase.value} after {used} GPU-hours", warning=failed)
+
+    @_tell.register
+    def _(self, event: ev.CoverLost) -> None:
+        payer = f"{short(event.budget)}/{event.envelope}"
+        group = "" if event.group < 0 else f" of group {event.group}"
+        ends = "" if event.ends is None else f"; it ends at {format_instant(event.ends)}"
+        message = f"{payer} no longer covers the share{group} ({event.reason.value}){ends}"
+        self._say(_run(event.run), Reason.Overdrawn, message, warning=True)
+
+    @_tell.register
+    def _(self, event: ev.CoverRegained) -> None:
+        self._say(_run(event.run), Reason.Covered, f"{short(event.budget)}/{event.envelope} covers it again")
+
+    @_tell.register
+    def _(self, event: ev.OutcomeRecorded) -> None:
+        outcome = event.outcome
+        cut = ", ".join(f"{short(each.run)} ({each.gpus} GPUs, {each.reason.value})" for each in outcome.actions)
+        message = f"{short(outcome.claim)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
+        self._say(f"ResolverOutcome/{event.name}", "Resolved", message)
+
+
+def _run(run: Key) -> str:
+    return f"Run/{run}"
+

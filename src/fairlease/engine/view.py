@@ -1,0 +1,304 @@
+"""Views: the status of a Run, a Budget, a Lease, as users and Kubernetes see them. Each is a fold over the ledger, nothing more.
+
+Plain dictionaries with the field names of SEMANTICS §2, ready to be printed as JSON or YAML.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlease.ledger.event import Bill
+from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.lease import Role
+from fairlease.model.record import Key, split
+from fairlease.model.run import Phase
+from fairlease.reason import COVER_CAUSES, Reason
+
+if TYPE_CHECKING:
+    from fairlease.engine.family import Family
+    from fairlease.ledger.account import Account
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+    from fairlease.ledger.store import Ending, LeaseRow
+    from fairlease.model.reservation import OutcomeSpec
+    from fairlease.model.run import RunSpec
+
+View = dict[str, Any]
+_WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved, Reason.Following)
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------------
+
+
+def run_status(run: RunState, now: int) -> View:
+    """How a run that lives stands."""
+    rates = {name: meter.rate for name, meter in run.meters.items()}
+    sponsors = {owner: meter.rate for owner, meter in run.sponsors.items()}
+    view: View = {"phase": run.phase.value, "attempt": run.attempt}
+    if run.message:
+        view["message"] = run.message
+    view |= {
+        "conditions": _conditions(_live_conditions(run), run.since, run.message),
+        "width": _width(run.spec, run.width),
+        "funding": _funding(run.bill(now), rates, sponsors),
+        "leases": [lease.name for lease in sorted(run.leases.values(), key=lambda lease: lease.serial)],
+        "submittedAt": format_instant(run.submitted_at),
+    }
+    if run.spec.spares_per_group:
+        view["spares"] = _spares(run, now)
+    if run.started_at is not None:
+        view["startedAt"] = format_instant(run.started_at)
+    if run.deadline is not None:
+        view["deadline"] = format_instant(run.deadline)
+    return view
+
+
+def ended_status(spec: RunSpec, submitted_at: int, ending: Ending) -> View:
+    """How a run that is over ended."""
+    ended = ending.ended
+    view: View = {"phase": ended.phase.value, "reason": ended.reason.value, "attempt": ended.attempt}
+    if ended.message:
+        view["message"] = ended.message
+    done = ended.phase is Phase.COMPLETED
+    told = [
+        ("Completed", done, ended.reason),
+        ("Failed", not done, ended.reason),
+        ("Running", False, ended.reason),
+    ]
+    view |= {
+        "conditions": _conditions(told, ending.at, ended.message),
+        "width": _width(spec, 0),
+        "funding": _funding(ended.bill, {}, {}),
+        "leases": [],
+        "submittedAt": format_instant(submitted_at),
+        "endedAt": format_instant(ending.at),
+    }
+    if spec.spares_per_group:
+        view["spares"] = {"gpus": 0, "gpuHours": gpu_hours(ended.bill.spares)}
+    if ended.started_at is not None:
+        view["startedAt"] = format_instant(ended.started_at)
+    return view
+
+
+def _live_conditions(run: RunState) -> list[tuple[str, bool | None, Reason]]:
+    if run.phase is Phase.RUNNING:
+        covered = not run.overdrawn
+        return [
+            ("Funded", covered, Reason.Covered if covered else Reason.Overdrawn),
+            ("Placed", True, Reason.Bound),
+            ("Running", True, Reason.Bound),
+            ("Completed", False, Reason.Bound),
+            ("Failed", False, Reason.Bound),
+        ]
+    reason = run.reason
+    funded = False if reason in COVER_CAUSES else True if reason in (Reason.NoRoom, Reason.NeverFits) else None
+    placed = False if reason in _WAITS_FOR_ROOM else None
+    return [
+        ("Funded", funded, Reason.Covered if funded else reason),
+        ("Placed", placed, reason),
+        ("Running", False, reason),
+        ("Completed", False, reason),
+        ("Failed", False, reason),
+    ]
+
+
+def _conditions(told: list[tuple[str, bool | None, Reason]], since: int, message: str) -> list[View]:
+    words = {True: "True", False: "False", None: "Unknown"}
+    return [
+        {
+            "type": kind,
+            "status": words[holds],
+            "reason": reason.value,
+            "message": message,
+            "lastTransitionTime": format_instant(since),
+        }
+        for kind, holds, reason in told
+    ]
+
+
+def _width(spec: RunSpec, allocated: int) -> View:
+    total = spec.resources.total_gpus
+    elastic = spec.malleable
+    least = total if elastic is None else elastic.min_total_gpus
+    most = total if elastic is None else elastic.max_total_gpus
+    desired = most if elastic is None or elastic.desired_total_gpus is None else elastic.desired_total_gpus
+    return {"min": least, "max": most, "desired": desired, "allocated": allocated, "pending": 0}
+
+
+def _funding(bill: Bill, rates: dict[str, int], sponsors: dict[str, int]) -> View:
+    classes = {"owned": bill.owned, "shared": bill.shared, "borrowed": bill.borrowed, "overdrawn": bill.overdrawn}
+    view: View = {name: {"gpus": rates.get(name, 0), "gpuHours": gpu_hours(used)} for name, used in classes.items()}
+    view["sponsors"] = [
+        {"owner": owner, "gpus": sponsors.get(owner, 0), "gpuHours": gpu_hours(used)}
+        for owner, used in sorted(bill.sponsors.items())
+    ]
+    return view
+
+
+def _spares(run: RunState, now: int) -> View:
+    held: dict[int, int] = {}
+    for lease in run.leases.values():
+        held[lease.group] = held.get(lease.group, 0) + (lease.gpus if lease.role is Role.SPARE else 0)
+    wanted = run.spec.spares_per_group
+    groups = [{"group": group, "wanted": wanted, "held": gpus} for group, gpus in sorted(held.items())]
+    return {"gpus": run.spare_gpus, "gpuHours": gpu_hours(run.bill(now).spares), "groups": groups}
+
+
+# --- budgets ---------------------------------------------------------------------------------------------------------------
+
+
+def budget_status(state: State, family: Family, budget: Key, now: int) -> View:
+    """What a Budget has spent, promised and left."""
+    spec = state.budgets[budget]
+    accounts = [state.account(budget, envelope.name) for envelope in spec.envelopes]
+    cyclic = spec.owner in family.cycles
+    overdrawn = any(account.gpus["overdrawn"] for account in accounts)
+    told = [
+        ("Ready", not cyclic, Reason.ParentCycle if cyclic else Reason.Covered),
+        ("Covered", not overdrawn, Reason.Overdrawn if overdrawn else Reason.Covered),
+    ]
+    remedy = Reason.ParentCycle.remedy if cyclic else ""
+    return {
+        "conditions": _conditions(told, now, remedy),
+        "usage": [_usage(state, account, now) for account in accounts],
+        "headroom": [_headroom(state, account, now) for account in accounts],
+        "aggregateHeadroom": [_aggregate(state, budget, cap, now) for cap in spec.aggregate_caps],
+        "updatedAt": format_instant(now),
+    }
+
+
+def _usage(state: State, account: Account, now: int) -> View:
+    envelope = account.envelope
+    gpus = account.gpus
+    return {
+        "name": account.id[1],
+        "flavor": "" if envelope is None else envelope.flavor,
+        "ownedGPUs": gpus["owned"],
+        "sharedGPUs": gpus["shared"],
+        "borrowedGPUs": gpus["borrowed"],
+        "overdrawnGPUs": gpus["overdrawn"],
+        "spareGPUs": gpus["spare"],
+        "opportunisticGPUs": gpus["opportunistic"],
+        "consumedGPUHours": gpu_hours(account.consumed(now)),
+        "committedGPUHours": gpu_hours(account.committed(now, state.config.commit_quantum)),
+    }
+
+
+def _headroom(state: State, account: Account, now: int) -> View:
+    envelope = account.envelope
+    assert envelope is not None, "an envelope of a Budget has terms"
+    spent = account.consumed(now) + account.committed(now, state.config.commit_quantum)
+    hours = None if envelope.max_gpu_hours is None else gpu_hours(max(0, envelope.max_gpu_hours - spent))
+    return {"name": account.id[1], "concurrency": max(0, envelope.concurrency - account.used), "gpuHours": hours}
+
+
+def _aggregate(state: State, budget: Key, cap: Any, now: int) -> View:  # noqa: ANN401 - AggregateCap
+    members = [state.account(budget, name) for name in cap.envelopes]
+    quantum = state.config.commit_quantum
+    used = sum(member.used for member in members)
+    spent = sum(member.consumed(now) + member.committed(now, quantum) for member in members)
+    return {
+        "name": cap.name,
+        "concurrency": None if cap.max_concurrency is None else max(0, cap.max_concurrency - used),
+        "gpuHours": None if cap.max_gpu_hours is None else gpu_hours(max(0, cap.max_gpu_hours - spent)),
+    }
+
+
+# --- leases and outcomes ---------------------------------------------------------------------------------------------------
+
+
+def lease_object(row: LeaseRow) -> View:
+    """A lease as its object: spec, and a status written once."""
+    lease = row.lease
+    namespace, name = split(lease.run)
+    status: View = {"closed": row.end is not None}
+    if row.end is not None:
+        status |= {"endTime": format_instant(row.end), "closureReason": row.closure}
+    return {
+        "name": str(lease.name if namespace == "default" else f"{namespace}/{lease.name}"),
+        "spec": {
+            "owner": lease.owner,
+            "runRef": {"namespace": namespace, "name": name},
+            "attempt": lease.attempt,
+            "compPath": [f"SHARD[{lease.group}]", "D"],
+            "slice": {"nodes": [lease.node], "gpus": {lease.node: list(lease.slots)}, "role": lease.role.value},
+            "interval": {"start": format_instant(lease.start)},
+            "paidByBudget": lease.payer.budget,
+            "paidByEnvelope": lease.payer.envelope,
+            "reason": lease.reason.value,
+        },
+        "status": status,
+    }
+
+
+def outcome_object(name: str, outcome: OutcomeSpec) -> View:
+    """A resolution as its object."""
+    namespace, run = split(outcome.claim)
+    return {
+        "name": name,
+        "spec": {
+            "claim": {"namespace": namespace, "name": run},
+            "at": format_instant(outcome.at),
+            "scope": {"flavor": outcome.scope.flavor, "location": outcome.scope.location},
+            "deficitGPUs": outcome.deficit_gpus,
+            "conflictSet": list(outcome.conflict_set),
+            "actions": [
+                {"run": cut.run, "leases": list(cut.leases), "reason": cut.reason.value, "gpus": cut.gpus}
+                for cut in outcome.actions
+            ],
+            "previous": outcome.previous,
+        },
+    }
+
+
+# --- nodes -----------------------------------------------------------------------------------------------------------------
+
+GROUP_SIZES = (8, 16, 32, 64)
+"""How large the groups are that people ask after: "how many 64-GPU slots are there?"."""
+
+
+def domain_views(state: State) -> list[View]:
+    """Residual capacity per fabric domain, and how many groups of usual sizes still fit into it.
+
+    A group of N GPUs counts in pods of 8, or of the largest node where that is smaller: the way large groups are asked for.
+    """
+    views = []
+    for flavor, pool in sorted(state.capacity.pools.items()):
+        for domain in sorted(pool.domains.values(), key=lambda each: each.order):
+            largest = max(node.peak for node in domain.nodes.values())
+            pod = min(8, largest) or 1
+            pods = domain.pods(pod)
+            views.append(
+                {
+                    "flavor": flavor,
+                    "region": domain.key[0],
+                    "cluster": domain.key[1],
+                    "domain": domain.name,
+                    "nodes": len(domain.nodes),
+                    "gpus": sum(node.peak for node in domain.nodes.values()),
+                    "free": domain.free,
+                    "groups": {str(size): pods * pod // size for size in GROUP_SIZES},
+                }
+            )
+    return views
+
+
+def node_views(state: State) -> list[View]:
+    """Every node, with its free slots and, where it is skipped, why."""
+    views = []
+    for node in sorted(state.capacity.nodes.values(), key=lambda each: each.order):
+        keys, labels = state.config.labels, node.node.labels
+        views.append(
+            {
+                "name": node.node.name,
+                "flavor": labels.get(keys.flavor, ""),
+                "region": labels.get(keys.region, ""),
+                "cluster": labels.get(keys.cluster, ""),
+                "domain": labels.get(keys.domain, ""),
+                "gpus": node.peak,
+                "free": [slot for slot in range(node.peak) if node.free >> slot & 1] if not node.barred else [],
+                "skipped": None if node.barred is None else node.barred.value,
+                "runs": sorted({str(lease.run) for lease in node.leases.values()}),
+            }
+        )
+    return views

@@ -1,0 +1,167 @@
+"""The audit: replays a whole ledger in books of its own and proves what Fairlease promises (SEMANTICS §9).
+
+    chain                      no entry was changed, dropped, inserted or reordered, and time never ran backwards
+    onePayerPerGPUSecond       every lease has one payer that exists and may pay, and every bill is what its leases give
+    noSlotDoubled              no two open leases held one slot of one node, save a Borrowed lease on a Spare
+    noCapExceededAtAdmission   whenever leases opened (Start, Grow), every term of every payer held
+    noLeaseRewritten           every lease opened once, under a run that lived, and closed once, before its run ended
+
+It trusts the bytes and nothing else: not the live state, not the stores' indexes. It cannot know of entries that were
+cut off at the end; compare the report's `head` with a hash that was noted elsewhere.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+
+import msgspec
+
+from fairlease.ledger.chain import Row, row_of
+from fairlease.ledger.event import AnyEvent, decode
+from fairlease.ledger.replay import NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN, NO_SLOT_DOUBLED, ONE_PAYER, Replay
+from fairlease.ledger.store import GENESIS, Entry, Head
+from fairlease.model.record import Record
+
+CHAIN = "chain"
+CHECKS = (CHAIN, ONE_PAYER, NO_SLOT_DOUBLED, NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN)
+FINDINGS_KEPT = 100
+"""More would not be read, and a ledger may hold a million; the report counts them all."""
+
+_PROGRESS_EVERY = 4_096
+
+Progress = Callable[[int], None]
+"""Is told now and then how many entries were played."""
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """One thing that is wrong: in which entry, against which claim, with which objects, and in words."""
+
+    seq: int
+    claim: str
+    objects: tuple[str, ...]
+    message: str
+
+
+class Report(Record, frozen=True, kw_only=True):
+    """What an audit found. `gpu_ms` is what each envelope (by budget, then name) was charged up to the last entry."""
+
+    ok: bool
+    checks: dict[str, bool]
+    findings: tuple[Finding, ...]
+    findings_total: int
+    entries: int
+    leases: int
+    gpu_ms: dict[str, dict[str, int]]
+    head: Head
+
+
+def audit(entries: Iterable[Entry], progress: Progress | None = None) -> Report:
+    """Audit entries that were read already. Their bytes are what encoding gives; use `scan` where bytes are stored."""
+    return _prove(((row_of(entry), entry.events) for entry in entries), progress)
+
+
+def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
+    """Audit entries as they lie in a store, byte by byte."""
+    return _prove(_read(rows), progress)
+
+
+def _read(rows: Iterable[Row]) -> Iterator[tuple[Row, tuple[AnyEvent, ...] | None]]:
+    for row in rows:
+        try:
+            events = decode(row.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield row, None
+        else:
+            yield row, events
+
+
+class _Findings:
+    """Keeps the first findings and counts all."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.total = 0
+        self.kept: list[Finding] = []
+        self.checks = dict.fromkeys(CHECKS, True)
+
+    def add(self, claim: str, objects: tuple[str, ...], message: str) -> None:
+        self.total += 1
+        self.checks[claim] = False
+        if len(self.kept) < FINDINGS_KEPT:
+            self.kept.append(Finding(seq=self.seq, claim=claim, objects=objects, message=message))
+
+    def chain(self, message: str) -> None:
+        self.add(CHAIN, (f"entry {self.seq}",), message)
+
+
+def _prove(pairs: Iterable[tuple[Row, tuple[AnyEvent, ...] | None]], progress: Progress | None) -> Report:
+    findings = _Findings()
+    replay = Replay(findings.add)
+    plays = replay.plays
+    before, count = Row(0, 0, "", GENESIS, b""), 0
+    with _collector_asleep():
+        for count, (row, events) in enumerate(pairs, 1):
+            findings.seq = row.seq
+            _link(findings, before, row)
+            before = row
+            replay.at = max(replay.at, row.at)
+            try:
+                for event in events or ():
+                    play = plays.get(type(event))
+                    if play is not None:
+                        play(event)
+            except OverflowError:
+                findings.chain(f"entry {row.seq} leads to numbers that no clock and no machine can give")
+            if events is None:
+                findings.chain(f"entry {row.seq} cannot be read")
+            if replay.gone:
+                replay.settle_nodes()
+            if progress is not None and count % _PROGRESS_EVERY == 0:
+                progress(count)
+    if progress is not None:
+        progress(count)
+    return _report(findings, replay, count, Head(seq=before.seq, hash=before.hash, at=before.at))
+
+
+def _link(findings: _Findings, before: Row, row: Row) -> None:
+    """Compare an entry with the one before it and with its own hash. After a break, go on from what the entry says."""
+    seq, at, prev, stated, body = row
+    if seq != before.seq + 1:
+        findings.chain(f"the entry behind {before.seq} has number {seq}")
+    if prev != before.hash:
+        findings.chain(f"entry {seq} does not name the hash of the entry before it")
+    if at < before.at:
+        findings.chain(f"entry {seq} lies at {at}, before its predecessor at {before.at}")
+    if sha256(b"%b\n%d\n%d\n%b" % (prev.encode(), seq, at, body)).hexdigest() != stated:
+        findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
+
+
+def _report(findings: _Findings, replay: Replay, entries: int, head: Head) -> Report:
+    gpu_ms: dict[str, dict[str, int]] = {}
+    for (budget, envelope), account in sorted(replay.accounts.items()):
+        gpu_ms.setdefault(budget, {})[envelope] = account.all.spent_by(replay.at)
+    return Report(
+        ok=findings.total == 0,
+        checks=findings.checks,
+        findings=tuple(findings.kept),
+        findings_total=findings.total,
+        entries=entries,
+        leases=replay.leases,
+        gpu_ms=gpu_ms,
+        head=head,
+    )
+
+
+@contextmanager
+def _collector_asleep() -> Iterator[None]:
+    """A replay makes millions of records and no cycles: looking for those would take a third of the time."""
+    was_awake = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_awake:
+            gc.enable()

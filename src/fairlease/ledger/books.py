@@ -1,0 +1,108 @@
+"""What the audit keeps of nodes, envelopes and runs: just enough to prove the claims, and nothing the live state knows.
+
+A million leases must be played in seconds, so a lease is a plain tuple and a node's slots are the bits of an integer.
+"""
+
+from __future__ import annotations
+
+from fairlease.ledger.tally import Tally
+from fairlease.model.budget import AggregateCap, Envelope
+from fairlease.model.lease import Fund, Role
+from fairlease.model.run import RunSpec
+
+CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
+"""The classes of a bill; a lease's kind is its place here."""
+
+FUNDS = {Fund.OWNED: 0, Fund.SHARED: 1, Fund.BORROWED: 2}
+OWNED, BORROWED, OVERDRAWN, SPARES = 0, 2, 3, 4
+
+SLOT_MAX = 1 << 16
+"""No node has as many GPUs; a slot beyond stands for all that are out of every range."""
+
+
+class Node:
+    """A node's slots as bits: those held by Active, Spare and Borrowed leases. `usable` is 0 once it is gone."""
+
+    __slots__ = ("active", "labels", "name", "place", "spare", "tenant", "usable")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.usable = 0
+        self.labels: dict[str, str] = {}
+        self.place = object()  # replaced with the labels: what was found of the old ones is not believed of the new
+        self.active = self.spare = self.tenant = 0
+
+    def held(self) -> int:
+        """Every slot that some lease holds."""
+        return self.active | self.spare | self.tenant
+
+
+class Account:
+    """What one envelope pays, and its terms in force; None where no Budget has it (any more)."""
+
+    __slots__ = ("all", "budget", "caps", "envelope", "fits", "lent", "owner", "terms")
+
+    def __init__(self, budget: str, envelope: str) -> None:
+        self.budget = budget
+        self.envelope = envelope
+        self.owner = ""
+        self.terms: Envelope | None = None
+        self.caps: list[tuple[AggregateCap, list[Account]]] = []
+        self.fits: set[object] = set()  # the places that are known to match flavor and selector
+        self.all = Tally()
+        self.lent = Tally()
+
+    def set_terms(self, owner: str, terms: Envelope | None) -> None:
+        """Put other terms in force; the past stays as it was."""
+        self.owner, self.terms = owner, terms
+        self.caps, self.fits = [], set()
+        end = None if terms is None else terms.end
+        self.all.close_window_at(end)
+        self.lent.close_window_at(end)
+
+
+Lease = tuple[int, int, int, int, int, Account, str, int | None, Node, int, Role]
+"""(since, gpus, kind, fund, group, account, payer's owner, deadline, node, slots as bits, role). `since` is when it
+came to be of its kind: the time before that is on the bill already."""
+
+
+class Run:
+    """A run that lives: what its spec allows, its leases, and what it owes so far by class."""
+
+    __slots__ = (
+        "attempt", "began", "bill", "borrowed", "closed", "funding", "lost", "max_duration", "open", "opportunistic",
+        "owner", "payers", "sponsors",
+    )  # fmt: skip
+
+    def __init__(self, spec: RunSpec) -> None:
+        self.owner = spec.owner
+        self.opportunistic = spec.opportunistic
+        self.funding = spec.funding
+        self.max_duration = spec.runtime.max_duration
+        self.attempt = self.began = self.borrowed = 0
+        self.open: dict[str, Lease] = {}
+        self.closed: set[str] = set()
+        self.payers: set[tuple[Account, str]] = set()
+        self.lost: set[tuple[Account, int]] = set()
+        self.bill = [0, 0, 0, 0, 0]
+        self.sponsors: dict[str, int] = {}
+
+    def overdrawn(self, account: Account, group: int) -> bool:
+        """Whether cover was lost for the unit that a lease belongs to."""
+        return (account, -1) in self.lost or (account, group) in self.lost
+
+    def charge(self, lease: Lease, now: int) -> None:
+        """Put a lease's time since it came to be of its kind on the bill."""
+        since, gpus, kind, fund, _, _, owner, _, _, _, _ = lease
+        spent = gpus * (now - since)
+        self.bill[kind] += spent
+        if fund == BORROWED and kind != SPARES:
+            self.sponsors[owner] = self.sponsors.get(owner, 0) + spent
+
+
+def bits(slots: tuple[int, ...]) -> int:
+    """Slots as the bits of an integer."""
+    mask = 0
+    for slot in slots:
+        mask |= 1 << (slot if 0 <= slot < SLOT_MAX else SLOT_MAX)
+    return mask

@@ -1,0 +1,322 @@
+"""The audit's own fold of the ledger: every event is played again, in the simplest books that can prove the claims.
+
+It shares nothing with the live state. A run is forgotten when it ends and a lease when it closes, so that memory
+follows what is open. After a finding the fold goes on as well as it can, to find what else is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fairlease.ledger import admission
+from fairlease.ledger import event as ev
+from fairlease.ledger.books import BORROWED, CLASSES, FUNDS, OVERDRAWN, OWNED, SPARES, Account, Node, Run, bits
+from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
+from fairlease.model.lease import Payer, Role
+from fairlease.model.record import Key
+from fairlease.reason import Reason
+
+ONE_PAYER = "onePayerPerGPUSecond"
+NO_SLOT_DOUBLED = "noSlotDoubled"
+NO_CAP_EXCEEDED = "noCapExceededAtAdmission"
+NO_LEASE_REWRITTEN = "noLeaseRewritten"
+
+Finder = Callable[[str, tuple[str, ...], str], None]
+"""Takes down what is wrong: the claim, the objects, a sentence."""
+
+Money = tuple[Account, int, str]
+"""(account, fund, payer's owner): one of an event's payers."""
+
+
+class Replay:
+    """The books. `at` is the time of the entry that is being played; its caller sets it."""
+
+    def __init__(self, found: Finder) -> None:
+        self.found = found
+        self.at = 0
+        self.leases = 0
+        self.accounts: dict[tuple[str, str], Account] = {}
+        self.gone: list[Node] = []
+        self._config = Config()
+        self._nodes: dict[str, Node] = {}
+        self._budgets: dict[Key, BudgetSpec] = {}
+        self._runs: dict[Key, Run | None] = {}
+        self._masks: dict[tuple[int, ...], int] = {}
+        self.plays: dict[type, Callable[[Any], None]] = {
+            ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
+            ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
+            ev.RunSubmitted: self._submitted, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
+            ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
+        }  # fmt: skip
+        # Kinds of events that are not here move neither slots nor money.
+
+    # --- nodes, budgets, settings ----------------------------------------------------------------------------------
+
+    def _configured(self, event: ev.Configured) -> None:
+        self._config = event.config
+        for account in self.accounts.values():
+            account.fits = set()
+
+    def _node_set(self, event: ev.NodeSet) -> None:
+        name, labels = event.node.name, event.node.labels
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = Node(name)
+        if labels != node.labels:
+            node.labels, node.place = labels, object()
+        node.usable = event.node.gpus
+
+    def _node_gone(self, event: ev.NodeFailed | ev.NodeRemoved) -> None:
+        node = self._nodes.get(event.node)
+        if node is not None:
+            node.usable = 0
+            self.gone.append(node)
+
+    def settle_nodes(self) -> None:
+        """At the end of an entry nothing may be open on a node that went in it."""
+        for node in self.gone:
+            if node.usable == 0 and node.held():
+                self.found(NO_SLOT_DOUBLED, (node.name,), f"node {node.name} is gone, but leases on it are open")
+        self.gone.clear()
+
+    def _account(self, budget: str, envelope: str) -> Account:
+        account = self.accounts.get((budget, envelope))
+        if account is None:
+            account = self.accounts[budget, envelope] = Account(budget, envelope)
+        return account
+
+    def _budget_set(self, event: ev.BudgetSet) -> None:
+        self._withdraw(event.budget)
+        spec = self._budgets[event.budget] = event.spec
+        for terms in spec.envelopes:
+            self._account(event.budget, terms.name).set_terms(spec.owner, terms)
+        for cap in spec.aggregate_caps:
+            members = [self._account(event.budget, name) for name in cap.envelopes]
+            for member in members:
+                member.caps.append((cap, members))
+
+    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
+        self._withdraw(event.budget)
+
+    def _withdraw(self, budget: Key) -> None:
+        spec = self._budgets.pop(budget, None)
+        for terms in () if spec is None else spec.envelopes:
+            self._account(budget, terms.name).set_terms("", None)
+
+    # --- runs ------------------------------------------------------------------------------------------------------
+
+    def _submitted(self, event: ev.RunSubmitted) -> None:
+        if event.run in self._runs:
+            self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
+        self._runs[event.run] = Run(event.spec)
+
+    def _live(self, name: Key, what: str) -> Run | None:
+        run = self._runs.get(name)
+        if run is None:
+            why = "has ended" if name in self._runs else "was never submitted"
+            self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
+        return run
+
+    def _ended(self, event: ev.RunEnded) -> None:
+        name = event.run
+        run = self._runs.get(name) or self._live(name, "a run ended")
+        if run is None:
+            return
+        if run.open:
+            leases = tuple(run.open)
+            self.found(NO_LEASE_REWRITTEN, (name, *leases), f"{name} ended with {len(leases)} leases open")
+            for lease in leases:
+                self._close(run, lease)
+        bill = event.bill
+        told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
+        if told != run.bill or bill.sponsors or run.sponsors:
+            self._compare(name, told, run, bill.sponsors)
+        self._runs[name] = None
+
+    def _compare(self, name: Key, told: list[int], run: Run, sponsors: dict[str, int]) -> None:
+        for kind, stated, due in zip(CLASSES, told, run.bill, strict=True):
+            if stated != due:
+                text = f"the bill of {name} states {stated} GPU-ms {kind}; its leases give {due}"
+                self.found(ONE_PAYER, (name,), text)
+        for owner in sorted(sponsors.keys() | run.sponsors.keys()):
+            stated, due = sponsors.get(owner, 0), run.sponsors.get(owner, 0)
+            if stated != due:
+                text = f"the bill of {name} states {stated} GPU-ms from sponsor {owner}; its leases give {due}"
+                self.found(ONE_PAYER, (name, owner), text)
+
+    def _cover_lost(self, event: ev.CoverLost) -> None:
+        run = self._runs.get(event.run) or self._live(event.run, "cover was lost")
+        if run is not None:
+            account = self._account(event.budget, event.envelope)
+            run.lost.add((account, event.group))
+            self._reclassify(run, account)
+
+    def _cover_regained(self, event: ev.CoverRegained) -> None:
+        run = self._runs.get(event.run) or self._live(event.run, "cover was regained")
+        if run is not None:
+            account = self._account(event.budget, event.envelope)
+            run.lost.discard((account, event.group))
+            self._reclassify(run, account)
+
+    def _reclassify(self, run: Run, account: Account) -> None:
+        """Settle what leases of another class now owe in the old one. Spares stay spares."""
+        for name, lease in run.open.items():
+            _, gpus, before, fund, group, payer, owner, deadline, node, mask, role = lease
+            if payer is account and before != SPARES:
+                kind = OVERDRAWN if run.overdrawn(account, group) else fund
+                if kind != before:
+                    run.charge(lease, self.at)
+                    run.open[name] = (self.at, gpus, kind, fund, group, payer, owner, deadline, node, mask, role)
+
+    # --- leases ----------------------------------------------------------------------------------------------------
+
+    def _opened(self, event: ev.LeasesOpened) -> None:
+        name = event.run
+        run = self._runs.get(name) or self._live(name, "leases were opened")
+        if run is None:
+            return
+        now, attempt = self.at, event.attempt
+        if attempt != run.attempt:
+            run.attempt, run.began = attempt, now
+        admitted = event.reason is not Reason.Swap
+        payers = [self._payer(run, event, payer) for payer in event.payers]
+        stem = f"{name.partition('/')[2]}-{attempt}-"
+        used: dict[Money, None] = {}
+        for cell in event.cells:
+            lease = f"{stem}{cell.number}"
+            if lease in run.open or lease in run.closed:
+                self.found(NO_LEASE_REWRITTEN, (name, lease), f"the name of lease {lease} was used before")
+            elif not 0 <= cell.payer < len(payers):
+                self.found(ONE_PAYER, (name, lease), f"lease {lease} has no payer")
+            else:
+                money = payers[cell.payer]
+                node = self._open(run, lease, cell, money)
+                if admitted:
+                    used[money] = None
+                    if node.place not in money[0].fits:
+                        self._fit(event, money[0], node)
+        self.leases += len(event.cells)
+        if admitted:
+            self._admit(event, run, used)
+
+    def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
+        account = self._account(payer.budget, payer.envelope)
+        fund, owner = FUNDS[payer.fund], payer.owner
+        if event.reason is Reason.Swap:
+            # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
+            if (account, owner) not in run.payers:
+                self._bad_payer(event, payer, "paid for nothing of this run before the swap")
+        elif account.terms is None:
+            self._bad_payer(event, payer, "does not exist")
+        elif account.owner != owner:
+            self._bad_payer(event, payer, f"belongs to {account.owner}, not to {owner}")
+        elif (fund == OWNED) != (owner == run.owner):
+            self._bad_payer(event, payer, f"of {owner} is no {payer.fund.value} money to a run of {run.owner}")
+        run.payers.add((account, owner))
+        return account, fund, owner
+
+    def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
+        objects = (event.run, payer.budget, payer.envelope)
+        self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
+
+    def _open(self, run: Run, name: str, cell: ev.Cell, money: Money) -> Node:
+        """Take the slots and put the lease on the books of its payer."""
+        slots, role, group, now = cell.slots, cell.role, cell.group, self.at
+        mask = self._masks.get(slots)
+        if mask is None:
+            mask = self._masks[slots] = bits(slots)
+        node = self._nodes.get(cell.node)
+        if node is None:
+            node = self._nodes[cell.node] = Node(cell.node)
+        gpus = len(slots)
+        taken = node.active | node.tenant | (0 if role is Role.BORROWED else node.spare)
+        if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
+            self._bad_slots(name, node, taken & mask, slots)
+        if role is Role.ACTIVE:
+            node.active |= mask
+        elif role is Role.SPARE:
+            node.spare |= mask
+        else:
+            node.tenant |= mask
+        account, fund, owner = money
+        kind = SPARES if role is Role.SPARE else fund
+        if run.lost and kind != SPARES and run.overdrawn(account, group):
+            kind = OVERDRAWN
+        deadline = None if run.max_duration is None else run.began + run.max_duration
+        run.open[name] = (now, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
+        counted = 0 if run.opportunistic else gpus
+        account.all.change(now, gpus, counted, deadline)
+        if fund == BORROWED:
+            run.borrowed += gpus
+            account.lent.change(now, gpus, counted, deadline)
+        return node
+
+    def _bad_slots(self, lease: str, node: Node, doubled: int, slots: tuple[int, ...]) -> None:
+        objects = (lease, node.name)
+        if doubled:
+            held = [slot for slot in range(doubled.bit_length()) if doubled >> slot & 1]
+            self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} takes slots {held} of {node.name}, held by another")
+        if len(set(slots)) != len(slots):
+            self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} names a slot of {node.name} twice: {list(slots)}")
+        beyond = [slot for slot in slots if not 0 <= slot < node.usable]
+        if beyond and node.usable:
+            has = f"{node.name} has {node.usable} GPUs"
+            self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} takes slots {beyond}, but {has}")
+        elif beyond:
+            self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} lies on node {node.name}, which is not there")
+
+    def _fit(self, event: ev.LeasesOpened, account: Account, node: Node) -> None:
+        sentences = list(admission.misplaced(account, node, self._config.labels.flavor))
+        self._over(event, account, sentences)
+        if not sentences:
+            account.fits.add(node.place)
+
+    def _admit(self, event: ev.LeasesOpened, run: Run, used: Iterable[Money]) -> None:
+        """Ask the terms of each payer, now that the leases are on its books."""
+        now, quantum, counted = self.at, self._config.commit_quantum, not run.opportunistic
+        for account, fund, _ in used:
+            self._over(event, account, admission.exceeded(account, now, quantum, counted=counted))
+            if fund == BORROWED:
+                self._over(event, account, admission.lent_too_much(account, now, quantum, counted=counted))
+                self._over(event, account, admission.borrowed_too_much(run))
+            elif fund != OWNED:
+                self._over(event, account, admission.shared_in_vain(account))
+
+    def _over(self, event: ev.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
+            objects = (event.run, account.budget, account.envelope)
+            self.found(NO_CAP_EXCEEDED, objects, f"when {event.run} was admitted: {sentence}")
+
+    def _closed(self, event: ev.LeasesClosed) -> None:
+        run = self._runs.get(event.run) or self._live(event.run, "leases were closed")
+        if run is None:
+            return
+        for name in event.names or tuple(run.open):
+            if name in run.open:
+                self._close(run, name)
+            else:
+                why = "was closed before" if name in run.closed else "was never opened"
+                self.found(NO_LEASE_REWRITTEN, (event.run, name), f"lease {name} is closed, but it {why}")
+        if run.lost:
+            units = {(lease[5], group) for lease in run.open.values() for group in (-1, lease[4])}
+            run.lost &= units  # a unit without leases is no more; what opens there later is new
+
+    def _close(self, run: Run, name: str) -> None:
+        lease = run.open.pop(name)
+        run.closed.add(name)
+        now = self.at
+        run.charge(lease, now)
+        _, gpus, _, fund, _, account, _, deadline, node, mask, role = lease
+        if role is Role.ACTIVE:
+            node.active &= ~mask
+        elif role is Role.SPARE:
+            node.spare &= ~mask
+        else:
+            node.tenant &= ~mask
+        counted = 0 if run.opportunistic else gpus
+        account.all.change(now, -gpus, -counted, deadline)
+        if fund == BORROWED:
+            run.borrowed -= gpus
+            account.lent.change(now, -gpus, -counted, deadline)

@@ -1,0 +1,107 @@
+"""The audit's own arithmetic of money: what was spent, what is held, what is promised, in integers (SEMANTICS §4).
+
+It says the same as the live state's books and shares no line with them: where the two disagree, one of them is wrong,
+and that is what an audit is for. A tally counts the leases that one envelope pays, or the lent part of them:
+
+    held       GPUs of open leases that take concurrency; opportunistic work takes none
+    spent      GPU-ms since ever. Between two changes it grows with a constant rate, so the times and totals of all
+               changes tell what was spent inside any window, also one that was moved afterwards
+    promised   GPU-ms that open leases may still use as of now, never more than the window has left:
+                   with a deadline       Σ gpus × (min(deadline, end) − now) = due − now × dated
+                   without one           endless × min(quantum, end − now)
+               A deadline that has passed promises nothing; a heap tells which have.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from heapq import heappop, heappush
+
+
+class Tally:
+    """The leases on one envelope's money, as a few sums. Time only moves forward."""
+
+    __slots__ = (
+        "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_times", "_totals", "at", "held", "rate",
+        "spent",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.rate = 0
+        self.held = 0
+        self.spent = 0
+        self._times = array("q")
+        self._totals = array("q")
+        self._endless = 0
+        self._dated = 0
+        self._due = 0
+        self._deadlines: dict[int, int] = {}
+        self._queue: list[int] = []
+        self._end: int | None = None
+
+    def change(self, now: int, gpus: int, counted: int, deadline: int | None) -> None:
+        """A lease opens or (with negative numbers) closes; `counted` of its GPUs take concurrency."""
+        if now != self.at:
+            self.spent += self.rate * (now - self.at)
+            self.at = now
+            self._times.append(now)
+            self._totals.append(self.spent)
+        self.rate += gpus
+        self.held += counted
+        if deadline is None:
+            self._endless += gpus
+            return
+        queue = self._queue
+        if queue and queue[0] <= now:
+            self._expire(now)
+        if deadline > now:  # else it was never entered, or has just expired
+            known = self._deadlines.get(deadline)
+            if known is None:
+                heappush(queue, deadline)
+                known = 0
+            self._deadlines[deadline] = known + gpus
+            self._dated += gpus
+            self._due += gpus * self._clipped(deadline)
+
+    def spent_by(self, when: int) -> int:
+        """GPU-ms that were spent before `when`."""
+        if when >= self.at:
+            return self.spent + self.rate * (when - self.at)
+        index = bisect_right(self._times, when) - 1
+        if index < 0:
+            return 0
+        since, before = self._times[index], self._totals[index]
+        rate = (self._totals[index + 1] - before) // (self._times[index + 1] - since)
+        return before + rate * (when - since)
+
+    def spent_inside(self, start: int | None, end: int | None, now: int) -> int:
+        """GPU-ms that were spent inside a window, as of `now`."""
+        last = now if end is None else min(end, now)
+        if start is None:
+            return self.spent_by(last)
+        return self.spent_by(last) - self.spent_by(start) if start < last else 0
+
+    def promised(self, now: int, quantum: int) -> int:
+        """GPU-ms that open leases may still use inside the window."""
+        if self._end is not None and now >= self._end:
+            return 0
+        self._expire(now)
+        ahead = quantum if self._end is None else min(quantum, self._end - now)
+        return self._due - now * self._dated + self._endless * ahead
+
+    def close_window_at(self, end: int | None) -> None:
+        """From now on promises count up to `end`."""
+        self._end = end
+        self._due = sum(gpus * self._clipped(deadline) for deadline, gpus in self._deadlines.items())
+
+    def _clipped(self, deadline: int) -> int:
+        return deadline if self._end is None or deadline < self._end else self._end
+
+    def _expire(self, now: int) -> None:
+        while self._queue and self._queue[0] <= now:
+            deadline = heappop(self._queue)
+            gpus = self._deadlines.pop(deadline)
+            self._dated -= gpus
+            self._due -= gpus * self._clipped(deadline)

@@ -1,0 +1,105 @@
+"""Who may do what. The kernel says who calls (peer credentials); the configuration says whose money that is.
+
+    submit, cancel                     administrators, and users bound to the run's owner or to one above it
+    Budgets, stopping the daemon       administrators
+    command, environment, logs         the run's submitter, users bound to its owner, administrators
+    everything else                    everybody on this machine
+
+Administrators are root, the daemon's own user, and whom the configuration names. A daemon that is not root runs all work as
+itself, so it takes work only from itself and root: whoever else could give it work could do everything its user can.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine.plan import Refusal
+from fairlease.model.record import short
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.local.config import Machine
+    from fairlease.model.record import Key
+
+ROOT = 0
+EVERY_OWNER = "*"
+
+
+class Caller(NamedTuple):
+    """Who is at the other end of a connection, as the kernel told. `names`: the user's, and each group's with an @."""
+
+    uid: int
+    name: str
+    names: frozenset[str]
+    admin: bool
+    owners: tuple[str, ...]
+
+    def bound_to(self, owner: str) -> bool:
+        """Whether the caller may spend an owner's money."""
+        return any(covers(bound, owner) for bound in self.owners)
+
+
+class Access:
+    """The rules above, for one daemon. Groups are looked up for each connection: people join and leave them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._users = machine.users
+        self._admins = frozenset(machine.admins)
+        self._own_uid = os.geteuid()
+
+    def caller(self, uid: int, gid: int) -> Caller:
+        """Whom a uid stands for. One without an account is nobody's user: it may only look."""
+        name, names = _names_of(uid, gid)
+        admin = uid in (ROOT, self._own_uid) or not self._admins.isdisjoint(names)
+        bound = tuple(dict.fromkeys(owner for each in sorted(names) for owner in self._users.get(each, ())))
+        return Caller(uid, name, names, admin, (EVERY_OWNER,) if admin else bound)
+
+    def may_spend(self, caller: Caller, owner: str) -> Refusal | None:
+        """Whether the caller's runs may name this owner."""
+        if not caller.bound_to(owner):
+            return _forbidden(f"{caller.name} is not bound to {owner}: {Reason.Forbidden.remedy}")
+        if self._own_uid not in (ROOT, caller.uid) and caller.uid != ROOT:
+            return _forbidden(f"this daemon is not root: it would run {caller.name}'s work as its own user")
+        if self._own_uid == ROOT and caller.name.startswith("uid:"):
+            return _forbidden(f"{caller.name} has no account on this machine to run work as")
+        return None
+
+    def may_cancel(self, caller: Caller, run: Key, owner: str, by: str | None) -> Refusal | None:
+        """Whether the caller may end this run."""
+        if self.may_read_all(caller, owner, by):
+            return None
+        return _forbidden(f"{short(run)} belongs to {owner}, to which {caller.name} is not bound")
+
+    def may_govern(self, caller: Caller, what: str) -> Refusal | None:
+        """Whether the caller may do what only administrators do."""
+        return None if caller.admin else _forbidden(f"only an administrator may {what}, and {caller.name} is none")
+
+    def may_read_all(self, caller: Caller, owner: str, by: str | None) -> bool:
+        """Whether the caller may see a run's command, environment and logs."""
+        return caller.admin or by == caller.name or caller.bound_to(owner)
+
+
+def covers(bound: str, owner: str) -> bool:
+    """Whether a binding reaches an owner: itself and all below it, by whole segments (`org:ai` is not above `org:aix`)."""
+    return bound in (EVERY_OWNER, owner) or owner.startswith(f"{bound}:")
+
+
+def _forbidden(message: str) -> Refusal:
+    return Refusal(Reason.Forbidden, message, {})
+
+
+def _names_of(uid: int, gid: int) -> tuple[str, frozenset[str]]:
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return f"uid:{uid}", frozenset()
+    names = {entry.pw_name}
+    for each in {gid, *os.getgrouplist(entry.pw_name, entry.pw_gid)}:
+        try:
+            names.add(f"@{grp.getgrgid(each).gr_name}")
+        except KeyError:
+            continue
+    return entry.pw_name, frozenset(names)

@@ -1,0 +1,235 @@
+"""What the machine's owner decides: which GPUs there are, who may spend whose money, how long work has to end.
+
+One YAML file, and nothing in it is required. Every mistake in it is told with its line, its field and what would be right. The
+policy of decisions (`notice`, `commitQuantum`, …) stands in the same file and becomes part of the ledger; the rest is this
+machine's own business and does not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlease.model.amount import SECOND
+from fairlease.model.config import Config
+from fairlease.model.document import Findings, load, read_file
+from fairlease.model.node import LabelKeys, Node
+from fairlease.model.reading import Reader, Rule, Wrong
+from fairlease.model.record import Duration, Record
+
+METRICS_PORT = 9464
+"""Where OpenTelemetry's exporters offer metrics too: the port that people already scrape."""
+
+PORT_MAX = 65_535
+GPUS_MAX = 1_024
+GRACE_MAX = 3_600 * SECOND
+PLACE = "local"
+"""Region and cluster of a machine that was told nothing else, and the name of its only node."""
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_USER = re.compile(r"@?[^\s:@/,][^\s:@/,]*")
+_OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
+
+
+class NodeEntry(Record, frozen=True, kw_only=True):
+    """One node that is declared, with the labels that tell where it stands."""
+
+    name: str
+    gpus: int
+    flavor: str | None = None
+    domain: str | None = None
+    region: str | None = None
+    cluster: str | None = None
+    rack: str | None = None
+    labels: dict[str, str] = {}
+
+
+class Machine(Record, frozen=True, kw_only=True):
+    """The file's keys besides the policy."""
+
+    gpus: int | None = None
+    flavor: str | None = None
+    nodes: tuple[NodeEntry, ...] = ()
+    users: dict[str, tuple[str, ...]] = {}
+    admins: tuple[str, ...] = ()
+    grace: Duration = 10 * SECOND
+    metrics_port: int | None = None
+    home: str | None = None
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """All that a daemon is told. `configured` is False where there was no file: then one's own daemon is one's own."""
+
+    home: Path
+    policy: Config = Config()
+    machine: Machine = Machine()
+    configured: bool = False
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens."""
+        return self.home / "fairlease.sock"
+
+    @property
+    def ledger(self) -> Path:
+        """Where the ledger lies."""
+        return self.home / "ledger.db"
+
+    @property
+    def log(self) -> Path:
+        """Where the daemon logs, unless it stays in the foreground."""
+        return self.home / "daemon.log"
+
+
+def default_home() -> Path:
+    """Where a daemon lives that was told nothing: the environment's place, the system's for root, else one's own."""
+    if told := os.environ.get("FAIRLEASE_HOME"):
+        return Path(told)
+    return Path("/var/lib/fairlease") if os.geteuid() == 0 else Path.home() / ".local/state/fairlease"
+
+
+def load_settings(
+    path: str | Path | None = None,
+    *,
+    home: str | Path | None = None,
+    gpus: int | None = None,
+    flavor: str | None = None,
+    metrics_port: int | None = None,
+) -> Settings:
+    """The settings of a file, or the defaults, with what the command line said on top. Raises `Invalid`."""
+    policy, machine = (Config(), Machine()) if path is None else read_settings(*read_file(path))
+    told = {"gpus": gpus, "flavor": flavor, "metrics_port": metrics_port}
+    machine = msgspec.structs.replace(machine, **{name: value for name, value in told.items() if value is not None})
+    if gpus is not None:
+        machine = msgspec.structs.replace(machine, nodes=())
+    _judge_flags(machine)
+    place = Path(home or machine.home or default_home()).expanduser().absolute()
+    return Settings(home=place, policy=policy, machine=machine, configured=path is not None)
+
+
+def read_settings(text: str, source: str) -> tuple[Config, Machine]:
+    """Both parts of a configuration. Raises `Invalid` with all that is wrong with it."""
+    findings = Findings(text, source)
+    documents = load(text, source)
+    for extra in documents[1:]:
+        findings.add(extra.trail, "a configuration is one document; remove the others")
+    raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
+    policy = _POLICY.read(Config, raw, trail, findings, beside=_names(Machine))
+    own = {key: value for key, value in raw.items() if key not in _names(Config)}
+    machine = _MACHINE.read(Machine, own, trail, findings, beside=_names(Machine)) if policy is not None else None
+    findings.settle()
+    assert policy is not None, "what is wrong was found"
+    assert machine is not None, "what is wrong was found"
+    return policy, machine
+
+
+def _names(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind))
+
+
+# --- what is right -----------------------------------------------------------------------------------------------------
+
+
+def _port(value: int) -> str | None:
+    return None if 0 <= value <= PORT_MAX else f"expected a port up to {PORT_MAX}, or 0 for no metrics"
+
+
+def _gpu_count(value: int) -> str | None:
+    return None if 0 < value <= GPUS_MAX else f"expected 1 to {GPUS_MAX} GPUs"
+
+
+def _node_name(value: str) -> str | None:
+    return None if _NAME.fullmatch(value) else "expected a name of letters, digits, '.', '_' and '-'"
+
+
+def _grace(value: int) -> str | None:
+    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
+
+
+def _some_text(value: str) -> str | None:
+    return None if value else "expected some text"
+
+
+def _judge_users(machine: Machine) -> list[Wrong]:
+    wrong = []
+    for name, owners in machine.users.items():
+        if not _USER.fullmatch(name):
+            wrong.append(Wrong(("users", name), name, "expected a user's name, or @ and a group's"))
+        for index, owner in enumerate(owners):
+            if not _OWNER.fullmatch(owner):
+                message = "expected an owner: names joined by ':', such as org:ai:rai"
+                wrong.append(Wrong(("users", name, index), owner, message))
+    for index, name in enumerate(machine.admins):
+        if not _USER.fullmatch(name):
+            wrong.append(Wrong(("admins", index), name, "expected a user's name, or @ and a group's"))
+    return wrong
+
+
+def _judge_nodes(machine: Machine) -> list[Wrong]:
+    names = [node.name for node in machine.nodes]
+    wrong = [
+        Wrong(("nodes", index, "name"), name, "another node has this name")
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+    if machine.nodes and machine.gpus is not None:
+        wrong.append(Wrong(("gpus",), machine.gpus, "the nodes say how many GPUs they have; remove one of the two"))
+    if machine.flavor is None:
+        wrong += [
+            Wrong(("nodes", index, "flavor"), None, "missing; give the node a flavor, or all of them one at the top")
+            for index, node in enumerate(machine.nodes)
+            if node.flavor is None
+        ]
+    return wrong
+
+
+def _rule(judge: Any) -> Rule:  # noqa: ANN401 - one of the two above
+    return lambda machine: iter(judge(machine))
+
+
+_POLICY = Reader({LabelKeys: dict.fromkeys(("region", "cluster", "domain", "rack", "flavor"), _some_text)})
+_MACHINE = Reader(
+    {
+        Machine: {"gpus": _gpu_count, "flavor": _some_text, "metrics_port": _port, "home": _some_text, "grace": _grace},
+        NodeEntry: {"name": _node_name, "gpus": _gpu_count, "flavor": _some_text, "domain": _some_text},
+    },
+    {Machine: (_rule(_judge_users), _rule(_judge_nodes))},
+)
+
+
+def _judge_flags(machine: Machine) -> None:
+    """The command line's numbers obey the file's rules."""
+    findings = Findings("", "the command line")
+    raw = {"gpus": machine.gpus, "metricsPort": machine.metrics_port}
+    _MACHINE.read(Machine, raw, ((), 0), findings)
+    findings.settle()
+
+
+# --- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def declared_nodes(settings: Settings) -> tuple[Node, ...]:
+    """The nodes that the settings name, with all labels a node needs; none where the driver is to be asked."""
+    machine = settings.machine
+    entries = machine.nodes
+    if not entries and machine.gpus is not None:
+        entries = (NodeEntry(name=PLACE, gpus=machine.gpus),)
+    return tuple(node_of(entry, machine.flavor or "GPU", settings.policy.labels) for entry in entries)
+
+
+def node_of(entry: NodeEntry, flavor: str, keys: LabelKeys) -> Node:
+    """A declared node as the engine knows nodes; one that names no fabric domain is one of its own."""
+    labels = {
+        **entry.labels,
+        keys.region: entry.region or PLACE,
+        keys.cluster: entry.cluster or PLACE,
+        keys.domain: entry.domain or entry.name,
+        keys.flavor: entry.flavor or flavor,
+    }
+    if entry.rack is not None:
+        labels[keys.rack] = entry.rack
+    return Node(name=entry.name, labels=labels, gpus=entry.gpus)

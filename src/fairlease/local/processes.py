@@ -1,0 +1,309 @@
+"""Makes the machine be as the ledger says: one living pod for each open lease, none for any other.
+
+`reconcile` compares the two and does what is missing. It is the only way that processes are started and ended, in daily work and
+after any crash alike: a daemon that comes back knows from its pods' directories what there is, and from the ledger what there
+should be. What it sees of their ends it reports; whether that is true of a run is for the engine to decide.
+
+The ledger is quicker than the kernel: a lease may be closed, and its GPUs given to the next run, while the old process still
+writes its checkpoint. So a gang is launched only when every pod that held one of its slots is really gone.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote
+
+from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
+from fairlease.local.environment import User, base_environment, pick_port, pod_id, rendezvous, user_of
+from fairlease.local.pods import (
+    Exited,
+    How,
+    Loss,
+    Lost,
+    NotStarted,
+    Observation,
+    Pods,
+    PodSpec,
+    Running,
+    Starting,
+    monotonic_ms,
+)
+from fairlease.model.lease import Lease, Role
+from fairlease.model.record import Key, split
+
+if TYPE_CHECKING:
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+
+POLL_MS = 100
+RETRY_MS = 1_000
+LAUNCHES_MAX = 5
+NAME_MAX = 160
+"""Bytes of a run's key in a pod's directory name; attempt, rank and serial need the rest of what `Pods` allows."""
+
+KILLED = 137
+NOT_EXECUTED = 126
+
+
+class Report(NamedTuple):
+    """What was seen, as the engine wants it, and in words for the log."""
+
+    command: AnyCommand
+    message: str
+
+
+class _Pod:
+    """What we remember of a pod, none of it needed: forgetting it only costs a look."""
+
+    __slots__ = ("due_ms", "ending", "fd", "launches", "seen", "spec")
+
+    def __init__(self, spec: PodSpec | None) -> None:
+        self.spec = spec
+        self.seen: Observation | None = None
+        self.fd: int | None = None
+        self.due_ms: int | None = 0
+        self.ending = False
+        self.launches = 0
+
+
+class Ears(NamedTuple):
+    """How to hear of the end of a process: asyncio's `add_reader` and `remove_reader`."""
+
+    listen: Callable[[int, Callable[[], None]], None]
+    ignore: Callable[[int], object]
+
+
+class Processes:
+    """All pods of this machine, and the comparison of them with the ledger."""
+
+    def __init__(self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int) -> None:
+        self._pods = pods
+        self._ears = ears
+        self._wake = wake
+        self._grace_ms = grace_ms
+        self._known = {name: _Pod(pods.spec_of(name)) for name in pods.known()}
+        self._booted_ms = boot_ms()
+        self.devices: Mapping[str, Mapping[int, str]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether no pod is left."""
+        return not self._known
+
+    def busy_with(self, run: Key) -> bool:
+        """Whether a process of this run may be alive."""
+        begin = "+".join(quote(part, safe="") for part in split(run)) + "+"
+        return any(name.startswith(begin) for name in self._known)
+
+    def next_look_ms(self) -> int | None:
+        """How long until something must be looked at, unless its end is heard of before."""
+        due = [pod.due_ms for pod in self._known.values() if pod.due_ms is not None]
+        return max(0, min(due) - monotonic_ms()) if due else None
+
+    def reconcile(self, state: State) -> list[Report]:
+        """End what has no lease, start what has no process, and tell what ended by itself."""
+        gangs: dict[tuple[Key, int], list[Lease]] = {}
+        wanted = set()
+        for node in state.capacity.nodes.values():
+            for lease in node.leases.values():
+                if lease.role is not Role.SPARE:
+                    gangs.setdefault((lease.run, lease.attempt), []).append(lease)
+                    wanted.add(pod_id(lease))
+        for name in [name for name in self._known if name not in wanted]:
+            self._end(name)
+        taken = {
+            (pod.spec.node, slot)
+            for name, pod in self._known.items()
+            if name not in wanted and pod.spec is not None
+            for slot in pod.spec.slots
+        }
+        reports: dict[AnyCommand, Report] = {}
+        for run, attempt in sorted(gangs, key=lambda gang: min(lease.serial for lease in gangs[gang])):
+            for report in self._tend(state, state.runs[run], gangs[run, attempt], taken):
+                reports.setdefault(report.command, report)
+        return list(reports.values())
+
+    # --- pods without a lease ------------------------------------------------------------------------------------------
+
+    def _end(self, name: str) -> None:
+        """Ask it to end, again until it has; then nothing of it is left but its log."""
+        pod = self._known[name]
+        if pod.ending and (pod.due_ms is None or pod.due_ms > monotonic_ms()):
+            return
+        pod.ending = True
+        again_ms = self._pods.terminate(name)
+        if again_ms is None:
+            self._pods.forget(name)
+            self._deafen(pod)
+            del self._known[name]
+            return
+        pod.due_ms = monotonic_ms() + again_ms
+        self._hear(name, pod)
+
+    # --- pods with a lease ---------------------------------------------------------------------------------------------
+
+    def _tend(self, state: State, run: RunState, gang: list[Lease], taken: set[tuple[str, int]]) -> list[Report]:
+        gang.sort(key=lambda lease: lease.rank)
+        try:
+            if any(self._spec(lease) is None for lease in gang):
+                self._prepare(run, gang)
+        except (ValueError, LookupError) as error:
+            command = PodFailed(run=run.key, attempt=run.attempt, rank=gang[0].rank, exit_code=NOT_EXECUTED)
+            return [Report(command, f"cannot be run here: {error}")]
+        except OSError as error:  # no disk, no ports: it may be better in a moment, and no rank has begun
+            for lease in gang:
+                self._known.setdefault(pod_id(lease), _Pod(None)).due_ms = monotonic_ms() + RETRY_MS
+            return [] if error.errno else []
+        seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
+        reports = self._ends(state, run, gang, seen)
+        free = all((lease.node, slot) not in taken for lease in gang for slot in lease.slots)
+        if not reports and free:
+            for lease in gang:
+                if isinstance(seen[lease.rank], NotStarted):
+                    self._launch(pod_id(lease))
+        return reports
+
+    def _ends(self, state: State, run: RunState, gang: list[Lease], seen: dict[int, Observation]) -> list[Report]:
+        """What the ends that were seen mean for the attempt: a lost machine, a failed rank, or all is done."""
+        nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
+        if nodes:
+            return [
+                Report(command, "the machine was restarted")
+                for name in sorted(nodes)
+                for command in (FailNode(node=name), SetNode(node=state.capacity.nodes[name].node))
+            ]
+        failed = sorted(
+            (self._failure(pod_id(lease), lease.rank, seen[lease.rank]) for lease in gang),
+            key=lambda failure: failure[:2],
+        )
+        _, rank, code, message = failed[0]
+        if code:
+            return [Report(PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code), message)]
+        if all(isinstance(each, Exited) for each in seen.values()):
+            return [Report(WorkEnded(run=run.key, attempt=run.attempt, exit_code=0), "all ranks ended with code 0")]
+        return []
+
+    def _failure(self, name: str, rank: int, seen: Observation) -> tuple[float, int, int, str]:
+        """When, which rank, with what code and in what words; what did not fail comes last, with code 0."""
+        if isinstance(seen, Exited) and seen.code:
+            return seen.at_ms, rank, seen.code, seen.message or f"{seen.how.value} with code {seen.code}"
+        if isinstance(seen, Lost):
+            return float("inf"), rank, KILLED, seen.reason.value
+        if isinstance(seen, NotStarted) and self._known[name].launches >= LAUNCHES_MAX:
+            return float("inf"), rank, NOT_EXECUTED, seen.error or "its supervisor does not start"
+        return float("inf"), 1 << 30, 0, ""
+
+    def _died_with_machine(self, seen: Observation) -> bool:
+        """Whether it was a restart of the machine, and neither the work's nor anybody's doing."""
+        if isinstance(seen, Lost):
+            return seen.reason is Loss.MACHINE_RESTARTED
+        return isinstance(seen, Exited) and seen.how is How.ENDED and seen.at_ms < self._booted_ms
+
+    def _look(self, name: str) -> Observation:
+        pod = self._known[name]
+        due = pod.due_ms is not None and pod.due_ms <= monotonic_ms()
+        if pod.seen is not None and not due:
+            return pod.seen
+        pod.seen = self._pods.observe(name)
+        pod.due_ms = None
+        if isinstance(pod.seen, Running | Starting):
+            self._hear(name, pod)
+        return pod.seen
+
+    def _launch(self, name: str) -> None:
+        """Start its supervisor; one that failed to start before gets another try, later each time."""
+        pod = self._known[name]
+        if pod.launches and pod.due_ms is None:
+            pod.due_ms = monotonic_ms() + RETRY_MS * (1 << pod.launches) // 2
+            pod.launches += 1
+            return
+        try:
+            self._pods.launch(name)
+        except OSError:  # too many processes, say
+            pod.due_ms = monotonic_ms() + RETRY_MS
+            return
+        pod.launches = pod.launches or 1
+        pod.seen = Starting()
+        self._hear(name, pod)
+
+    def _hear(self, name: str, pod: _Pod) -> None:
+        """Be told when its supervisor ends, or look again soon where that cannot be had."""
+        if pod.fd is not None:
+            return
+        pod.fd = self._pods.wait_fd(name)
+        if pod.fd is None:
+            soon = monotonic_ms() + POLL_MS
+            pod.due_ms = soon if pod.due_ms is None else min(pod.due_ms, soon)
+            return
+
+        def over() -> None:
+            self._deafen(pod)
+            pod.due_ms = 0
+            self._wake()
+
+        self._ears.listen(pod.fd, over)
+
+    def _deafen(self, pod: _Pod) -> None:
+        if pod.fd is not None:
+            self._ears.ignore(pod.fd)
+            os.close(pod.fd)
+            pod.fd = None
+
+    # --- what to run ---------------------------------------------------------------------------------------------------
+
+    def _spec(self, lease: Lease) -> PodSpec | None:
+        pod = self._known.get(pod_id(lease))
+        return None if pod is None else pod.spec
+
+    def _prepare(self, run: RunState, gang: list[Lease]) -> None:
+        """Write down what every rank is to run, before the first of them runs."""
+        user = account_of(run.by)
+        standing = [spec for lease in gang if (spec := self._spec(lease)) is not None]
+        if standing:
+            port = int(standing[0].env["MASTER_PORT"])
+        else:
+            others = [pod.spec for pod in self._known.values() if pod.spec is not None]
+            port = pick_port(f"{run.key}#{run.attempt}", {int(spec.env["MASTER_PORT"]) for spec in others})
+        base = base_environment(user, os.environ)
+        environments = rendezvous(gang, port=port, base=base, env=run.spec.env, devices=self.devices)
+        for lease in gang:
+            name = pod_id(lease)
+            spec = PodSpec(
+                id=name,
+                command=run.spec.command,
+                env=environments[name],
+                log=str(self._pods.log_of(name)),
+                node=lease.node,
+                slots=lease.slots,
+                workdir=run.spec.workdir or home_of(user),
+                grace_ms=self._grace_ms,
+                user=user,
+            )
+            pod = self._known.setdefault(name, _Pod(None))
+            pod.spec = self._pods.prepare(spec)
+            pod.due_ms = 0
+
+
+def account_of(by: str | None) -> User | None:
+    """As whom a run's processes run: its submitter where the daemon is root (KeyError: there is no such account)."""
+    if os.geteuid() != 0:
+        return None
+    if by is None:
+        raise LookupError("nobody knows who submitted it")
+    return user_of(pwd.getpwnam(by).pw_uid)
+
+
+def home_of(user: User | None) -> str:
+    """Where work begins that names no directory."""
+    home = Path.home() if user is None else Path(user.home)
+    return str(home) if home.is_dir() else "/"
+
+
+def boot_ms() -> int:
+    """When this machine came up."""
+    lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("btime ")) * 1_000

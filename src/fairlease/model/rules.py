@@ -1,0 +1,335 @@
+"""Every rule of SEMANTICS §2 on one object, as tables: what each field must be, and what fields must be together.
+
+A rule that is not written there is not invented here: a valid file must never be refused. Whether the world has room or
+money is not a question of validity either; that is for the engine to answer, with a `Reason`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending
+from fairlease.model.config import Config
+from fairlease.model.document import INTEGER_MAX, Step
+from fairlease.model.lease_api import LeaseSpec
+from fairlease.model.node import GPU_RESOURCE, LabelKeys
+from fairlease.model.reading import Check, Reader, Rule, Wrong
+from fairlease.model.record import Key, Reason, Record, key, split
+from fairlease.model.run import Follow, Funding, Locality, Malleable, Resources, RunSpec, Runtime, template_gpus
+
+NAME_MAX = 253
+RUN_NAME_MAX = 200  # Names of leases, reservations and pods are a run's name and a little more.
+NAMESPACE_MAX = 63
+ENV_NAME_MAX = 253
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAMESPACE = re.compile(_LABEL)
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
+_OWNER_GLOB = re.compile(r"[A-Za-z0-9._*?-]+(:[A-Za-z0-9._*?-]+)*")
+_ENV_NAME = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
+_QUANTITY = re.compile(r"[0-9]{1,16}")
+_OPENING = (Reason.Start, Reason.Grow, Reason.Swap)
+
+
+# -------------------------------------------------------------------------------------- what a single value must be
+
+
+def more_than_nothing(value: int) -> str | None:
+    """An amount that is there."""
+    return None if value > 0 else "expected more than 0"
+
+
+def not_empty(value: str) -> str | None:
+    """Text that says something."""
+    return None if value else "expected some text"
+
+
+def an_owner(value: str) -> str | None:
+    """A colon path of names."""
+    if _OWNER.fullmatch(value):
+        return None
+    return "expected an owner: names of letters, digits, '.', '_' and '-', joined by ':', such as org:ai:rai"
+
+
+def an_owner_glob(value: str) -> str | None:
+    """A pattern over owners."""
+    if _OWNER_GLOB.fullmatch(value):
+        return None
+    return "expected an owner, in which * and ? may stand for any text and any character, such as org:ai:*"
+
+
+def a_name(value: str, longest: int = NAME_MAX) -> str | None:
+    """A name that Kubernetes takes for an object (DNS-1123)."""
+    if len(value) > longest:
+        return f"expected a name of at most {longest} characters"
+    if _NAME.fullmatch(value):
+        return None
+    return "expected a name of lowercase letters, digits, '-' and '.', which begins and ends with a letter or digit"
+
+
+def a_run_name(value: str) -> str | None:
+    """A name that leaves room for the names made from it."""
+    return a_name(value, RUN_NAME_MAX)
+
+
+def a_namespace(value: str) -> str | None:
+    """A namespace as Kubernetes takes it."""
+    if len(value) <= NAMESPACE_MAX and _NAMESPACE.fullmatch(value):
+        return None
+    return f"expected a namespace: at most {NAMESPACE_MAX} lowercase letters, digits and '-'"
+
+
+def a_node_name(value: str) -> str | None:
+    """Wider than for our own kinds: machines bear the names they were given."""
+    if len(value) <= NAME_MAX and _NODE.fullmatch(value):
+        return None
+    return "expected the name of a machine: letters, digits, '-', '.' and '_'"
+
+
+def a_run_reference(value: str) -> str | None:
+    """The name of a run, with or without its namespace."""
+    namespace, slash, name = value.rpartition("/")
+    wrong = a_run_name(name) or (a_namespace(namespace) if slash else None)
+    return None if wrong is None else "expected the name of a run, or namespace/name"
+
+
+def _an_opening_reason(value: Reason) -> str | None:
+    return None if value in _OPENING else f"expected one of {', '.join(each.value for each in _OPENING)}"
+
+
+def gpu_quantity(value: object) -> int | None:
+    """GPUs as Kubernetes writes them, 8 or "8"; None where it is neither."""
+    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= INTEGER_MAX else None
+
+
+CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
+    Config: {"commit_quantum": more_than_nothing},
+    LabelKeys: dict.fromkeys(("region", "cluster", "domain", "rack", "flavor"), not_empty),
+    Lending: {"to": an_owner_glob},
+    Envelope: {
+        "name": not_empty,
+        "flavor": not_empty,
+        "concurrency": more_than_nothing,
+        "max_gpu_hours": more_than_nothing,
+    },
+    AggregateCap: {
+        "name": not_empty,
+        "flavor": not_empty,
+        "max_concurrency": more_than_nothing,
+        "max_gpu_hours": more_than_nothing,
+    },
+    BudgetSpec: {"owner": an_owner, "parents": an_owner},
+    Resources: {"gpu_type": not_empty, "total_gpus": more_than_nothing},
+    Locality: {"group_gpus": more_than_nothing},
+    Runtime: {
+        "max_duration": more_than_nothing,
+        "expected_duration": more_than_nothing,
+        "checkpoint": more_than_nothing,
+    },
+    Malleable: {
+        "min_total_gpus": more_than_nothing,
+        "max_total_gpus": more_than_nothing,
+        "step_gpus": more_than_nothing,
+        "desired_total_gpus": more_than_nothing,
+    },
+    Funding: {"sponsors": an_owner},
+    Follow: {"after": a_run_reference},
+    RunSpec: {"owner": an_owner, "gpus_per_pod": more_than_nothing},
+    LeaseSpec: {"owner": an_owner, "attempt": more_than_nothing, "reason": _an_opening_reason},
+}
+"""What single fields must be; where a field is a list, each of its items. No other integer may be negative, either."""
+
+
+# -------------------------------------------------------------------- what the fields of a record must be together
+
+
+def _each_once(values: Iterable[str], *path: Step, what: str) -> Iterator[Wrong]:
+    seen: set[str] = set()
+    for index, value in enumerate(values):
+        if value in seen:
+            yield Wrong((*path, index), value, f"{what} is there twice")
+        seen.add(value)
+
+
+def _the_selector_says_something(envelope: Envelope) -> Iterator[Wrong]:
+    if not envelope.selector:
+        yield Wrong(("selector",), {}, "expected at least one node label, such as region: us-west")
+
+
+def _the_window_goes_forward(envelope: Envelope) -> Iterator[Wrong]:
+    start, end = envelope.start, envelope.end
+    if start is not None and end is not None and start >= end:
+        yield Wrong(("end",), format_instant(end), f"expected a time after start, which is {format_instant(start)}")
+
+
+def _the_hours_fit_in_the_window(envelope: Envelope) -> Iterator[Wrong]:
+    start, end, hours = envelope.start, envelope.end, envelope.max_gpu_hours
+    if start is None or end is None or hours is None or start >= end:
+        return
+    most = envelope.concurrency * (end - start)
+    if hours > most:
+        yield Wrong(("maxGPUHours",), gpu_hours(hours), f"expected at most concurrency × window = {gpu_hours(most)}")
+
+
+def _envelopes_are_there_and_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
+    if not budget.envelopes:
+        yield Wrong(("envelopes",), [], "expected at least one envelope")
+    for wrong in _each_once((each.name for each in budget.envelopes), "envelopes", what="an envelope of this name"):
+        yield wrong._replace(path=(*wrong.path, "name"))
+
+
+def _parents_are_named_once(budget: BudgetSpec) -> Iterator[Wrong]:
+    yield from _each_once(budget.parents or (), "parents", what="this parent")
+
+
+def _caps_are_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
+    for wrong in _each_once((each.name for each in budget.aggregate_caps), "aggregateCaps", what="a cap of this name"):
+        yield wrong._replace(path=(*wrong.path, "name"))
+
+
+def _caps_are_over_envelopes_of_their_flavor(budget: BudgetSpec) -> Iterator[Wrong]:
+    flavors = {each.name: each.flavor for each in budget.envelopes}
+    for number, cap in enumerate(budget.aggregate_caps):
+        for index, name in enumerate(cap.envelopes):
+            path = ("aggregateCaps", number, "envelopes", index)
+            if name not in flavors:
+                yield Wrong(path, name, f"expected an envelope of this Budget: {', '.join(flavors)}")
+            elif flavors[name] != cap.flavor:
+                yield Wrong(path, name, f"expected an envelope of flavor {cap.flavor}; this one is of {flavors[name]}")
+
+
+def _a_cap_bounds_something(cap: AggregateCap) -> Iterator[Wrong]:
+    if not cap.envelopes:
+        yield Wrong(("envelopes",), [], "expected at least one envelope")
+    yield from _each_once(cap.envelopes, "envelopes", what="this envelope")
+    if cap.max_concurrency is None and cap.max_gpu_hours is None:
+        yield Wrong((), None, "expected maxConcurrency or maxGPUHours")
+
+
+def _widths_are_in_order(spec: RunSpec) -> Iterator[Wrong]:
+    elastic, total = spec.malleable, spec.resources.total_gpus
+    if elastic is None:
+        return
+    low, high, desired = elastic.min_total_gpus, elastic.max_total_gpus, elastic.desired_total_gpus
+    if low > high:
+        yield Wrong(("malleable", "minTotalGPUs"), low, f"expected at most maxTotalGPUs, which is {high}")
+        return
+    if not low <= total <= high:
+        message = f"expected a total between minTotalGPUs and maxTotalGPUs, {low} to {high}"
+        yield Wrong(("resources", "totalGPUs"), total, message)
+    if desired is not None and not low <= desired <= high:
+        message = f"expected a width between minTotalGPUs and maxTotalGPUs, {low} to {high}"
+        yield Wrong(("malleable", "desiredTotalGPUs"), desired, message)
+
+
+def _widths_are_whole_pods(spec: RunSpec) -> Iterator[Wrong]:
+    unreadable = list(_unreadable_limits(spec.template)) if spec.template else []
+    yield from unreadable
+    if unreadable:
+        return
+    limit = template_gpus(spec.template)
+    if limit and spec.gpus_per_pod and limit != spec.gpus_per_pod:
+        yield Wrong(("gpusPerPod",), spec.gpus_per_pod, f"expected the GPU limit of the template, which is {limit}")
+        return
+    pod = spec.gpus_per_pod or limit or 1
+    if pod > 1:
+        for path, width in _widths(spec):
+            if width is not None and width % pod:
+                yield Wrong(path, width, f"expected a multiple of gpusPerPod, which is {pod}")
+
+
+def _widths(spec: RunSpec) -> Iterator[tuple[tuple[Step, ...], int | None]]:
+    yield ("resources", "totalGPUs"), spec.resources.total_gpus
+    yield ("locality", "groupGPUs"), spec.locality.group_gpus
+    yield ("sparesPerGroup",), spec.spares_per_group
+    if spec.malleable is not None:
+        yield ("malleable", "minTotalGPUs"), spec.malleable.min_total_gpus
+        yield ("malleable", "maxTotalGPUs"), spec.malleable.max_total_gpus
+        yield ("malleable", "stepGPUs"), spec.malleable.step_gpus
+        yield ("malleable", "desiredTotalGPUs"), spec.malleable.desired_total_gpus
+
+
+def _unreadable_limits(template: dict[str, Any]) -> Iterator[Wrong]:
+    """What keeps us from finding the GPU limits of a template; the rest of it is for Kubernetes to judge."""
+    path: tuple[Step, ...] = ("template", "spec")
+    pod = template.get("spec") or {}
+    if not isinstance(pod, dict):
+        yield Wrong(path, pod, "expected the spec of a pod: a mapping")
+        return
+    path = (*path, "containers")
+    containers = pod.get("containers") or []
+    if not isinstance(containers, list):
+        yield Wrong(path, containers, "expected a list of containers")
+        return
+    for index, container in enumerate(containers):
+        yield from _unreadable_limit(container, (*path, index))
+
+
+def _unreadable_limit(container: object, path: tuple[Step, ...]) -> Iterator[Wrong]:
+    value = container
+    for step in ("resources", "limits"):
+        if not isinstance(value, dict):
+            yield Wrong(path, value, "expected a mapping")
+            return
+        value, path = value.get(step) or {}, (*path, step)
+    if not isinstance(value, dict):
+        yield Wrong(path, value, "expected a mapping")
+    elif value.get(GPU_RESOURCE) is not None and gpu_quantity(value[GPU_RESOURCE]) is None:
+        yield Wrong((*path, GPU_RESOURCE), value[GPU_RESOURCE], "expected a whole number of GPUs")
+
+
+def _sponsors_are_others(spec: RunSpec) -> Iterator[Wrong]:
+    yield from _each_once(spec.funding.sponsors, "funding", "sponsors", what="this sponsor")
+    for index, sponsor in enumerate(spec.funding.sponsors):
+        if sponsor == spec.owner:
+            yield Wrong(("funding", "sponsors", index), sponsor, "expected an owner other than the run's own")
+
+
+def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
+    for name in spec.env:
+        if len(name) > ENV_NAME_MAX or not _ENV_NAME.fullmatch(name):
+            message = "expected the name of a variable: letters, digits, '_', '-' and '.', no digit first"
+            yield Wrong(("env", name), name, message)
+
+
+def what_it_follows_is_another(run: Key, spec: RunSpec) -> Iterator[Wrong]:
+    """Apart from the tables, because a spec does not know its own name."""
+    namespace, _ = split(run)
+    after = [key(name, namespace) for name in spec.follow.after]
+    yield from _each_once(after, "follow", "after", what="this run")
+    for index, upstream in enumerate(after):
+        if upstream == run:
+            yield Wrong(("follow", "after", index), spec.follow.after[index], "expected a run other than itself")
+
+
+RULES: Mapping[type[Record], tuple[Rule, ...]] = {
+    Envelope: (_the_selector_says_something, _the_window_goes_forward, _the_hours_fit_in_the_window),
+    AggregateCap: (_a_cap_bounds_something,),
+    BudgetSpec: (
+        _envelopes_are_there_and_named_apart,
+        _parents_are_named_once,
+        _caps_are_named_apart,
+        _caps_are_over_envelopes_of_their_flavor,
+    ),
+    RunSpec: (_widths_are_in_order, _widths_are_whole_pods, _sponsors_are_others, _variables_have_names),
+}
+"""What the fields of a record must be together."""
+
+CHECKED = Reader(CHECKS, RULES)
+"""Reads what people wrote."""
+
+
+def filled(spec: RunSpec) -> RunSpec:
+    """A valid spec with `gpusPerPod` settled: as given, else the GPU limit of the template, else 1."""
+    if spec.gpus_per_pod is not None:
+        return spec
+    return msgspec.structs.replace(spec, gpus_per_pod=template_gpus(spec.template) or 1)

@@ -1,0 +1,195 @@
+"""World: the theatre of virtual time. It plays a scenario on the real engine, with the real ledger.
+
+At one instant: ends of work, then timers, each at its exact time, then steps in file order, each settled; then what is expected
+of that instant is checked. The world knows what the engine must not: how long work really takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fairlease.engine import command as cmd
+from fairlease.ledger import event as ev
+from fairlease.ledger import snapshot
+from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.store import Ending
+from fairlease.model.objects import BudgetObject, NodeObject
+from fairlease.scheduler import Scheduler, Tick
+from fairlease.sim import scenario as sc
+from fairlease.sim.work import Jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlease.model.node import Node
+    from fairlease.model.record import Key
+    from fairlease.sim.scenario import Scenario, Step
+
+
+class World:
+    """A cluster, its teams, and what happens to them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.store = MemoryStore()
+        self.scheduler = Scheduler(self.store)
+        self.jobs = Jobs()
+        self.now = scenario.start
+        self.nodes: dict[str, Node] = {}
+        self.submissions: dict[Key, tuple[int, ev.RunSubmitted]] = {}
+        self.endings: dict[Key, Ending] = {}
+        self.outcomes: list[ev.OutcomeRecorded] = []
+        self.faults: list[str] = []
+
+    def set_up(self) -> None:
+        """The world as it is before anything happens."""
+        self.nodes = {node.name: node for node in self.scenario.nodes}
+        nodes = [cmd.SetNode(node) for node in self.scenario.nodes]
+        budgets = [cmd.SetBudget(budget, spec) for budget, spec in self.scenario.budgets]
+        self._tick(cmd.Configure(self.scenario.config), *nodes, *budgets)
+
+    def next_event(self) -> int | None:
+        """When something happens by itself: work ends, or a timer falls due."""
+        times = [when for when in (self.jobs.next(), self.scheduler.next_timer()) if when is not None]
+        return min(times, default=None)
+
+    def advance(self, now: int) -> None:
+        """Let everything happen that is due by itself at `now`."""
+        self.now = now
+        while True:
+            due = self.jobs.due(now)
+            if due:
+                ends = [cmd.WorkEnded(run, job.attempt, job.exit_code) for run, job in due]
+                self._tick(*ends)
+                continue
+            timer = self.scheduler.next_timer()
+            if timer is None or timer > now:
+                return
+            self._tick(cmd.TimePassed())
+
+    def take(self, step: Step) -> None:
+        """One step of the film, and what follows from it at once."""
+        for action in step.actions:
+            if isinstance(action, sc.Restart):
+                self._restart()
+            else:
+                self._tick(*self._commands(action))
+            self.advance(self.now)
+
+    def _commands(self, action: sc.Action) -> list[cmd.AnyCommand]:
+        if isinstance(action, sc.Submit):
+            return [self._submit(each) for each in action.runs]
+        if isinstance(action, sc.NodeChange):
+            return [self._node(action.change, name) for name in action.nodes]
+        if isinstance(action, sc.SetBudgets):
+            return [cmd.SetBudget(budget, spec) for budget, spec in action.budgets]
+        if isinstance(action, sc.Cancel):
+            return [cmd.Cancel(run) for run in action.runs]
+        if isinstance(action, sc.Complete):
+            return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
+        if isinstance(action, sc.PodFails):
+            return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
+        assert isinstance(action, sc.Apply), "every action has its command"
+        return [self._object(each) for each in action.objects]
+
+    def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
+        if each.work is not None:
+            self.jobs.add(each.run, each.work, each.spec.runtime.checkpoint)
+        return cmd.Submit(each.run, each.spec)
+
+    def _object(self, each: sc.AppliedObject) -> cmd.AnyCommand:
+        if isinstance(each, BudgetObject):
+            return cmd.SetBudget(each.key, each.spec)
+        if isinstance(each, NodeObject):
+            self.nodes[each.node.name] = each.node
+            return cmd.SetNode(each.node)
+        return cmd.Submit(each.key, each.spec)
+
+    def _node(self, change: sc.Change, name: str) -> cmd.AnyCommand:
+        if change is sc.Change.FAILS:
+            return cmd.FailNode(name)
+        self.nodes[name] = msgspec.structs.replace(self.nodes[name], **_CHANGES[change])
+        return cmd.SetNode(self.nodes[name])
+
+    def _attempt(self, run: Key) -> int:
+        live = self.scheduler.state.runs.get(run)
+        return 0 if live is None else live.attempt
+
+    def _tick(self, *commands: cmd.AnyCommand) -> None:
+        tick = self.scheduler.tick(self.now, *commands)
+        self._follow(tick)
+
+    def _follow(self, tick: Tick) -> None:
+        """Let the work follow what was decided."""
+        if tick.entry is None:
+            return
+        at = tick.entry.at
+        resized: dict[Key, None] = {}
+        for event in tick.entry.events:
+            if isinstance(event, ev.LeasesOpened | ev.LeasesClosed):
+                resized[event.run] = None
+            elif isinstance(event, ev.RunSubmitted):
+                self.submissions[event.run] = (at, event)
+            elif isinstance(event, ev.RunRequeued):
+                self.jobs.stop(event.run, at)
+            elif isinstance(event, ev.RunEnded):
+                self.jobs.forget(event.run)
+                self.endings[event.run] = Ending(seq=tick.entry.seq, at=at, ended=event)
+            elif isinstance(event, ev.OutcomeRecorded):
+                self.outcomes.append(event)
+        for run in resized:
+            live = self.scheduler.state.runs.get(run)
+            if live is not None and live.leases:
+                self.jobs.width(run, live.attempt, at, live.width)
+
+    def _restart(self) -> None:
+        """Throw the engine away and build it from the ledger: nothing may change."""
+        before = snapshot.freeze(self.scheduler.state)
+        self.scheduler = Scheduler(self.store)
+        if snapshot.freeze(self.scheduler.state) != before:
+            self.faults.append(f"the state rebuilt from the ledger at entry {self.scheduler.head.seq} differs from the live one")
+
+
+_CHANGES: dict[sc.Change, dict[str, bool]] = {
+    sc.Change.RETURNS: {"ready": True, "pods_dead": False, "fenced": False},
+    sc.Change.CORDONED: {"cordoned": True},
+    sc.Change.UNCORDONED: {"cordoned": False},
+    sc.Change.NOT_READY: {"ready": False},
+    sc.Change.PODS_DEAD: {"pods_dead": True},
+}
+
+
+def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, int], None] | None = None) -> Film:
+    """Play a scenario to its end, or to the offset `until`."""
+    world = World(scenario)
+    film = Film(world)
+    end = scenario.start + (scenario.until if until is None else until)
+    steps = [step for step in scenario.steps if scenario.start + step.at <= end]
+    checks = sorted(scenario.expect, key=lambda each: each.at)
+    checks = [each for each in checks if scenario.start + each.at <= end]
+    world.set_up()
+    taken = checked = 0
+    while True:
+        times = [world.next_event()]
+        times.append(scenario.start + steps[taken].at if taken < len(steps) else None)
+        times.append(scenario.start + checks[checked].at if checked < len(checks) else None)
+        now = min((max(when, world.now) for when in times if when is not None), default=None)
+        if now is None or now > end:
+            break
+        world.advance(now)
+        while taken < len(steps) and scenario.start + steps[taken].at <= now:
+            world.take(steps[taken])
+            taken += 1
+        while checked < len(checks) and scenario.start + checks[checked].at <= now:
+            film.check(checks[checked])
+            checked += 1
+        if progress is not None:
+            progress(taken, len(steps))
+    world.now = max(world.now, end)
+    film.close()
+    return film
+
+
+from fairlease.sim.film import Film  # noqa: E402 - the film looks at the world, and the world makes the film

@@ -1,0 +1,49 @@
+"""Every command in the documentation is run, in the order in which it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+GUIDES = ["docs/user-guide/quickstart.md", "docs/user-guide/simulator.md", "docs/operator-guide/one-machine.md"]
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_every_guide_is_in_the_list_of_those_that_are_run() -> None:
+    found = {str(path.relative_to(ROOT)) for folder in ("user-guide", "operator-guide") for path in (ROOT / "docs" / folder).glob("*.md")}
+    assert found == set(GUIDES), "add the new guide to GUIDES, so that its commands are run"
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) -> None:
+    script = "\n".join(BLOCK.findall((ROOT / guide).read_text()))
+    home = tmp_path / "home"
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "FAIRLEASE_HOME": str(home),
+        "FAIRLEASE_METRICS_PORT": "0",
+    }
+    stop = ["fairlease", "down", "--end"]
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+        )
+    finally:
+        subprocess.run(stop, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{guide}:\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    broken = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if "://" not in target and not (path.parent / target).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    assert not broken, "\n".join(broken)
