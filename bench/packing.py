@@ -110,7 +110,7 @@ def _full(nodes: int, taken: int, *, parts: int = 0) -> Scheduler:
 
 
 def _refused(scheduler: Scheduler, spec: RunSpec, reason: Reason) -> tuple[float, list[float]]:
-    """Seconds of the first such decision, with an engine and masks of nodes that know nothing yet, and of later ones."""
+    """Seconds of the first such decision, with an engine that knows nothing yet, and of later ones."""
 
     def once() -> None:
         with scheduler.what_if(scheduler.state.at + 1, asked(2, spec)) as decision:
@@ -118,7 +118,7 @@ def _refused(scheduler: Scheduler, spec: RunSpec, reason: Reason) -> tuple[float
 
     gc.collect()
     scheduler.engine = Engine(scheduler.state)
-    scheduler.state.capacity.pools[FLAVOR]._masks.clear()
+    scheduler.state.capacity.pools[FLAVOR].ever_fits.clear()
     first = clock(once)
     return first, [clock(once) for _ in range(50)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlease.sim.scenario import load_scenario, read_scenario
-from fairlease.sim.world import play
+from fairlease.sim.film import play
+from fairlease.sim.scenario_file import load_scenario, read_scenario
 
 HERE = Path(__file__).parent.parent
 OURS = sorted((HERE / "scenarios").glob("*.yaml"))
@@ -32,7 +32,7 @@ CONTRACT = [SHARED / f"{name}.yaml" for name in WITHIN if (SHARED / f"{name}.yam
 @pytest.mark.parametrize("path", OURS + CONTRACT, ids=lambda path: path.stem)
 def test_the_film_shows_what_the_scenario_expects(path: Path) -> None:
     film = play(load_scenario(str(path)))
-    told = [f"{each['at']} {each['expect']}: {each['differences']}" for each in film.failures]
+    told = [f"{each['at']} {each['field']}: {each['differences']}" for each in film.failures]
     assert not told, "\n".join(told)
     assert film.report.ok, film.report.findings
     assert not film.world.faults

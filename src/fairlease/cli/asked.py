@@ -1,4 +1,4 @@
-"""What was asked, and what each answered: the tables of envelopes and domains that `plan`, `explain` and `cover` share."""
+"""What was asked and what each answered: the tables of envelopes and domains of `plan`, `explain` and `cover`."""
 
 from __future__ import annotations
 

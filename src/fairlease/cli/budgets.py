@@ -78,7 +78,9 @@ def _draw_list(session: Session, answer: Answer) -> None:
     if session.wide:
         headings += ("SELECTOR", "SHARING", "LENDS TO", "ON EXHAUSTION")
     rows = [
-        _envelope_row(session, budget, envelope) for budget in answer["budgets"] for envelope in budget["spec"]["envelopes"]
+        _envelope_row(session, budget, envelope)
+        for budget in answer["budgets"]
+        for envelope in budget["spec"]["envelopes"]
     ]
     show_table(headings, rows, colour=session.colour, empty="no Budgets")
 

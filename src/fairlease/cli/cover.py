@@ -20,7 +20,8 @@ fairlease cover -f run.yaml
 def command(session: Session, run: str | None, file: str | None) -> None:
     """Show whose money a run was offered, and why not.
 
-    Every envelope in the order of cover: the owner's own, the family's, then sponsors, ancestors and cousins where the run borrows.
+    Every envelope in the order of cover: the owner's own, the family's, then, where the run borrows, those of sponsors,
+    ancestors and cousins.
     """
     if (run is None) == (file is None):
         raise click.UsageError("give either --explain RUN or -f FILE")

@@ -1,4 +1,4 @@
-"""What a command says when it cannot do what it was asked: one readable block, and an exit code that scripts can rely on.
+"""What a command says when it cannot do what it was asked: one readable block, and an exit code to rely on.
 
 Every failure that a user can cause or mend ends up here; a traceback is only ever our own bug.
 """
@@ -44,7 +44,7 @@ class Failure(click.ClickException):
         problems: Iterable[str] = (),
     ) -> None:
         super().__init__(message)
-        self.exit_code = code
+        self.exit_code = code  # type: ignore[misc]  # click declares it for the class, but reads it here
         self.reason = reason
         self.remedy = remedy
         self.problems = tuple(problems)

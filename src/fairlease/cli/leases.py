@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import click
 
@@ -18,7 +19,7 @@ fairlease leases --node n0 --since 2026-01-05T00:00:00Z --until 2026-01-06T00:00
 """
 
 
-class When(click.ParamType):
+class When(click.ParamType[str]):
     """A point in time: RFC 3339, or how long ago."""
 
     name = "time"
@@ -27,12 +28,13 @@ class When(click.ParamType):
         """The same as RFC 3339."""
         from fairlease.model.amount import format_instant, parse_duration, parse_instant
 
-        for read in (lambda: parse_instant(value), lambda: int(time.time() * 1000) - parse_duration(value)):
-            try:
-                return format_instant(read())
-            except (ValueError, OverflowError):
-                continue
-        self.fail(f"{value!r} is no time; expected 2026-01-05T00:00:00Z, or how long ago, such as 2h", param, ctx)
+        with suppress(ValueError, OverflowError):
+            return format_instant(parse_instant(value))
+        with suppress(ValueError, OverflowError):
+            return format_instant(int(time.time() * 1000) - parse_duration(value))
+        return self.fail(
+            f"{value!r} is no time; expected 2026-01-05T00:00:00Z or, for how long ago, 2h", param, ctx
+        )
 
 
 @verb("leases", example=_EXAMPLE, formats=READ, namespace=True)

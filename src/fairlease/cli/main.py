@@ -1,4 +1,4 @@
-"""`fairlease`: the group of all verbs. It knows their names and first lines; a verb's code is imported when it is called.
+"""`fairlease`: the group of all verbs. It knows their names and first lines; their code is imported when called.
 
 That is why `fairlease --help` and every question to the daemon answer at once: nothing heavy is imported on the way.
 """

@@ -1,21 +1,23 @@
-"""Reading what people hand to `submit`, `plan` and `budgets apply`: files of one or more objects, checked before they are sent.
+"""Reading what people hand to `submit`, `plan` and `budgets apply`: files of objects, checked before they are sent.
 
-The daemon checks them again, since it trusts nobody; but only here is the text at hand, so only here can a mistake be told
-with its file and line.
+The daemon checks them again, since it trusts nobody; but only here is the text at hand, so only here can a mistake be
+told with its file and line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlease.cli.failure import BAD_INPUT, Failure
-from fairlease.model.document import Document, Findings, Invalid, Trail, load, read_file
+from fairlease.cli.failure import Failure
+
+if TYPE_CHECKING:
+    from fairlease.model.document import Document, Findings, Trail
 
 Object = dict[str, Any]
-API_VERSION = "rq.davidlangworthy.io/v1"
 
 
 def files_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -33,6 +35,8 @@ def files_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 def read_objects(paths: Iterable[str], kind: str, namespace: str | None) -> list[Object]:
     """The objects of some files, all of one kind; raises a `Failure` that names every mistake with file and line."""
+    from fairlease.model.document import Invalid
+
     objects: list[Object] = []
     problems: list[str] = []
     for path in paths:
@@ -42,57 +46,54 @@ def read_objects(paths: Iterable[str], kind: str, namespace: str | None) -> list
             problems += [str(problem) for problem in error.problems]
     if problems:
         count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
-        raise Failure(f"{count} in what was given; nothing was sent", code=BAD_INPUT, problems=problems)
+        raise Failure(f"{count} in what was given; nothing was sent", problems=problems)
     return objects
 
 
 def _of_file(path: str, kind: str, namespace: str | None) -> list[Object]:
+    from fairlease.model.document import Findings, load, read_file
+    from fairlease.model.objects import read_object
+
     text, source = read_file(path)
     found = Findings(text, source)
-    objects = []
     documents = load(text, source)
-    for document in _listed(documents):
-        if _is_right(document, kind, found):
-            objects.append(_placed(document.value, namespace))
-            _check_spec(document, kind, found)
+    objects = []
+    for raw, trail in _listed(documents):
+        if _is_of_kind(raw, trail, kind, found) and read_object(raw, trail, found) is not None:
+            objects.append(_placed(raw, namespace))
     if not documents:
-        found.add(((), 0), f"holds nothing; expected an object of kind {kind}")
+        found.add(((), 0), f"nothing in it; expected objects of kind {kind}")
     found.settle()
     return objects
 
 
-def _listed(documents: Iterable[Document]) -> Iterator[Document]:
-    """Documents one by one, those inside a `List` too, as kubectl writes them."""
+def _listed(documents: Iterable[Document]) -> Iterator[tuple[Any, Trail]]:
+    """Objects one by one, those inside a `List` too, as kubectl writes them."""
     for document in documents:
-        items = document.value.get("items")
-        if document.value.get("kind") == "List" and isinstance(items, list):
-            trail: Trail = (document.trail, "items")
-            yield from (Document(each, (trail, number)) for number, each in enumerate(items))
+        kind, items = document.value.get("kind"), document.value.get("items")
+        if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
+            for number, each in enumerate(items):
+                yield each, ((document.trail, "items"), number)
         else:
-            yield document
+            yield document.value, document.trail
 
 
-def _is_right(document: Document, kind: str, found: Findings) -> bool:
-    value, before = document.value, len(found)
-    if not isinstance(value, dict):
-        found.refuse(document.trail, value, f"expected an object of kind {kind}")
+def _is_of_kind(raw: Any, trail: Trail, kind: str, found: Findings) -> bool:  # noqa: ANN401 - whatever a file holds
+    """Whether it is what this command takes. What has no kind, or one that nobody knows, is refused by the reader."""
+    given = raw.get("kind") if isinstance(raw, dict) else None
+    homes = {"Run": "fairlease submit -f", "Budget": "fairlease budgets apply -f"}
+    if given != kind and given in (*homes, "Node", "Lease", "Reservation", "ResolverOutcome"):
+        hint = f"; use `{homes[given]}` for it" if given in homes else ""
+        found.refuse((trail, "kind"), given, f"expected {kind}{hint}")
         return False
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
-        given = value.get(field)
-        if given is None:
-            found.add((document.trail, field), f"missing; expected {wanted}")
-        elif given != wanted:
-            found.refuse((document.trail, field), given, f"expected {wanted}")
-    metadata = value.get("metadata")
-    if not isinstance(metadata, dict) or not metadata.get("name"):
-        found.add((((document.trail, "metadata")), "name"), "missing")
-    if not isinstance(value.get("spec"), dict):
-        found.add((document.trail, "spec"), "missing; expected a mapping")
-    return len(found) == before
+    return True
 
 
-def _placed(value: Object, namespace: str | None) -> Object:
-    """The object in the namespace of `-n`, unless it names one itself."""
-    if namespace is None or value["metadata"].get("namespace"):
-        return value
-    return value | {"metadata": value["metadata"] | {"namespace": namespace}}
+def _placed(raw: Object, namespace: str | None) -> Object:
+    """The object in the namespace of `-n`, and its work in the directory one stands in, unless it names them itself."""
+    metadata, spec = raw["metadata"], raw["spec"]
+    if namespace is not None and not metadata.get("namespace"):
+        metadata = {**metadata, "namespace": namespace}
+    if spec.get("command"):
+        spec = {**spec, "workdir": str(Path.cwd() / (spec.get("workdir") or ""))}
+    return {**raw, "metadata": metadata, "spec": spec}

@@ -124,7 +124,7 @@ def bar(used: float, whole: float, cells: int = 20, *, plain: bool = True) -> st
     return f"[{'#' * full}{'.' * (cells - full)}]" if plain else "█" * full + "░" * (cells - full)
 
 
-# --- time and amounts ------------------------------------------------------------------------------------------------------
+# --- time and amounts ------------------------------------------------------------------------------------------------
 
 
 def age(instant: str | None, now_ms: int | None = None) -> str:
@@ -147,7 +147,7 @@ def between(start: str | None, end: str | None) -> str:
 
 
 def span(ms: int) -> str:
-    """A length of time at the precision that people care for: `45s`, `5m30s`, `119m`, `7h15m`, `30h`, `3d4h`, `200d`."""
+    """A length of time as exact as people care for: `45s`, `5m30s`, `119m`, `7h15m`, `30h`, `3d4h`, `200d`."""
     seconds = max(0, ms) // 1000
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if seconds < 120:  # noqa: PLR2004 - kubectl's own steps, here and below

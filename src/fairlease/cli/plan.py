@@ -23,7 +23,8 @@ generate-runs | fairlease plan -f - -o json | jq '.plans[] | {name, starts, verd
 def command(session: Session, files: tuple[str, ...]) -> None:
     """Quote a run: would it start, who pays, why not. Writes nothing.
 
-    Each run is asked by itself, as if it alone were submitted now. Exits with 0 where all would start, with 1 where one would not.
+    Each run is asked by itself, as if it alone were submitted now. Exits with 0 where all would start, with 1 where one
+    would not.
     """
     quote(session, read_objects(files, "Run", session.namespace))
 

@@ -80,7 +80,7 @@ class Session:
 
 
 def refused(error: Error) -> Failure:
-    """The daemon's refusal, as the user sees it. Its code 1 means "refused", which to a shell is 2: 1 is the answer no."""
+    """The daemon's refusal as users see it. Its code 1 means "refused", which is 2 here: 1 is the answer no."""
     code = BAD_INPUT if error.exit in (0, NO) else error.exit
     reason = "" if error.reason in _SPEAK_FOR_THEMSELVES else error.reason
     problems = [problem_line(each) for each in error.problems]

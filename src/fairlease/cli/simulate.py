@@ -30,7 +30,9 @@ fairlease simulate --random 7 --steps 500
 @click.option("--random", "seed", type=int, metavar="SEED", help="No file: a random world and a life in it.")
 @click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="How long a random life is.")
 @click.option("--progress/--no-progress", default=None, help="A bar on stderr; by default on a terminal only.")
-def command(session: Session, file: str | None, until: str | None, seed: int | None, steps: int, progress: bool | None) -> None:
+def command(
+    session: Session, file: str | None, until: str | None, seed: int | None, steps: int, progress: bool | None
+) -> None:
     """Play a scenario in virtual time.
 
     Exits 0 when every expectation held and the audit passed, 1 when not, 2 when the file is no scenario.
@@ -48,8 +50,8 @@ def command(session: Session, file: str | None, until: str | None, seed: int | N
 def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> None:
     from fairlease.model.amount import parse_duration
     from fairlease.model.document import Invalid
-    from fairlease.sim.scenario import load_scenario
-    from fairlease.sim.world import play
+    from fairlease.sim.scenario_file import load_scenario
+    from fairlease.sim.film import play
 
     try:
         end = None if until is None else parse_duration(until)
@@ -101,7 +103,9 @@ def _tell(session: Session, film: Film) -> None:
     held = len(film.expectations) - len(film.failures)
     audit = result["audit"]
     click.echo()
-    click.echo(f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, head {result['head']['seq']} {result['head']['hash']}")
+    click.echo(
+        f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, head {result['head']['seq']} {result['head']['hash']}"
+    )
     click.echo(f"expectations: {held} of {len(film.expectations)} held; audit: {'passed' if audit['ok'] else 'FAILED'}")
     for line in _failures(film):
         click.echo(line)
@@ -122,7 +126,7 @@ def _taken(usage: dict[str, Any]) -> int:
 def _failures(film: Film) -> Iterator[str]:
     """What did not hold: the difference, then the story of the run concerned."""
     for each in film.failures:
-        yield f"\nnot held at {each['at']}: {each['expect']}"
+        yield f"\nnot held at {each['at']}: {each['field']}"
         yield from (f"  - {line}" for line in each["differences"])
         for line in each.get("story", ()):
             yield f"    {line['at']}  {line['reason']}: {line['message']}"

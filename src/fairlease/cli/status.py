@@ -27,15 +27,17 @@ def _draw(answer: Answer) -> None:
     you, head = answer.get("you") or {}, answer["head"]
     runs = ", ".join(f"{count} {phase}" for phase, count in answer.get("runs", {}).items() if count) or "none"
     owners = ", ".join("all owners" if owner == "*" else owner for owner in you.get("owners") or ())
+    nodes = f"{answer['nodes']} node{'' if answer['nodes'] == 1 else 's'}"
+    user = f"{you.get('user', NOTHING)}{', administrator' if you.get('admin') else ''}"
     facts = {
         "Daemon": f"pid {answer['pid']}, version {answer['version']}, up {age(answer['startedAt'])}",
         "Home": answer["home"],
         "Socket": answer["socket"],
         "Metrics": answer.get("metrics"),
-        "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {answer['nodes']} node{'s' * (answer['nodes'] != 1)}",
+        "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
         "Ledger": f"entry {head['seq']}, hash {head['hash'][:16]}",
-        "You": f"{you.get('user', NOTHING)}{', administrator' if you.get('admin') else ''}; bound to {owners or 'no owner'}",
+        "You": f"{user}; bound to {owners or 'no owner'}",
     }
     for name, value in facts.items():
         if value:

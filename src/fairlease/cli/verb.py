@@ -1,4 +1,4 @@
-"""What all verbs share: the options that say where the daemon is and how the answer looks, and an example in every help."""
+"""What all verbs share: the options for where the daemon is and how answers look, and an example in every help."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Verb(click.Command):
 
 
 def place_options() -> list[click.Option]:
-    """Which daemon, and whether in colour; on the group and on every verb, so that they may stand before or behind it."""
+    """Which daemon, and whether in colour; on the group and on every verb, so that they may stand anywhere."""
     return [
         click.Option(["--home"], metavar="DIR", help="Where the daemon lives.  [env: FAIRLEASE_HOME]"),
         click.Option(["--socket"], metavar="PATH", help="The daemon's socket.  [env: FAIRLEASE_SOCKET]"),
@@ -120,4 +120,5 @@ def run_argument(*, several: bool = False, required: bool = True) -> Callable[[C
     """The run, or the runs, that a verb is about."""
     name = "runs" if several else "run"
     many = -1 if several else 1
-    return click.argument(name, metavar="RUN", nargs=many, required=required, shell_complete=complete_runs)
+    shown = ("RUN" if required else "[RUN]") + ("..." if several else "")
+    return click.argument(name, metavar=shown, nargs=many, required=required, shell_complete=complete_runs)

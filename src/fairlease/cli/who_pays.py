@@ -20,8 +20,8 @@ fairlease who-pays --owner org:team-a -o json
 def command(session: Session, run: str | None, owner: str | None) -> None:
     """Show who pays for a run, or for an owner's runs.
 
-    GPUS is what is held now, GPU-HOURS what was used so far. The class tells how payer and run are related: owned, shared
-    (family) or borrowed.
+    GPUS is what is held now, GPU-HOURS what was used so far. The class tells how payer and run are related: owned,
+    shared (family) or borrowed.
     """
     if (run is None) == (owner is None):
         raise click.UsageError("give either a RUN or --owner OWNER")

@@ -19,6 +19,10 @@ Batch = list[tuple[int, tuple[int, int]]]
 """Groups that must lie in one domain: (index, (active pods, spare pods))."""
 
 
+REMEMBERED_MAX = 4_096
+"""Answers a pool remembers: more than there are kinds of requests in a queue, fewer than would be a burden."""
+
+
 class Block(NamedTuple):
     """`count` groups alike: so many active and spare pods each."""
 
@@ -74,6 +78,7 @@ class Packer:
         self.size = size
         self.whole = mask & pool.mask == pool.mask
         self.taken: dict[str, int] = {}
+        self.taken_in: dict[tuple[str, str, str], int] = {}
         self.own: dict[tuple[str, str, str], Domain] = {}
         self.spots: list[Spot] = []
         self._holes: list[tuple[int, Domain]] | None = None
@@ -107,9 +112,9 @@ class Packer:
 
     def domains(self, pods: int) -> Iterator[Domain]:
         """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
-        own = sorted(self.own.values(), key=lambda domain: (self._free(domain), domain.order))
-        yield from own
         least = pods * self.size
+        own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
+        yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
         if self.whole:
             yield from (domain for domain in self.pool.by_hole(least) if domain.key not in self.own)
             return
@@ -151,8 +156,13 @@ class Packer:
     def take(self, group: int, node: NodeState, *, spare: bool) -> None:
         """Put one pod on a node."""
         self.spots.append(Spot(group, spare, node))
-        name = node.node.name
-        self.taken[name] = self.taken.get(name, 0) + self.size
+        self._count(node, self.size)
+
+    def _count(self, node: NodeState, gpus: int) -> None:
+        name, domain = node.node.name, node.domain
+        assert domain is not None, "a node that is packed lies in a domain"
+        self.taken[name] = self.taken.get(name, 0) + gpus
+        self.taken_in[domain.key] = self.taken_in.get(domain.key, 0) + gpus
 
     def narrow(self, mask: int) -> None:
         """From here on, use only the nodes of `mask`."""
@@ -164,7 +174,7 @@ class Packer:
     def drop(self, length: int) -> None:
         """Take back all spots but the first `length`."""
         for spot in self.spots[length:]:
-            self.taken[spot.node.node.name] -= self.size
+            self._count(spot.node, -self.size)
         del self.spots[length:]
 
     def seat_paid(self, domain: Domain, batch: Batch, pay: Callable[[NodeState], bool]) -> bool:
@@ -202,6 +212,7 @@ class Packer:
                 name = node.node.name
                 taken[name] = taken.get(name, 0) + size
         self.own[domain.key] = domain
+        self.taken_in[domain.key] = self.taken_in.get(domain.key, 0) + count * block.active * size
 
     def _fill_together(self, domain: Domain, need: Need) -> None:
         group = 0
@@ -234,7 +245,17 @@ def arrange(rooms: list[tuple[int, NodeState]], block: Block, size: int) -> tupl
 
 
 def fits_empty(pool: Pool, mask: int, need: Need) -> bool:
-    """Whether the run would fit if nothing else ran: arithmetic only, so that a huge request costs nothing."""
+    """Whether the run would fit if nothing else ran; the pool remembers the answer until nodes come or go."""
+    known = pool.ever_fits.get((mask, need))
+    if known is None:
+        if len(pool.ever_fits) >= REMEMBERED_MAX:
+            pool.ever_fits.clear()
+        known = pool.ever_fits[mask, need] = _fits_empty(pool, mask, need)
+    return known
+
+
+def _fits_empty(pool: Pool, mask: int, need: Need) -> bool:
+    """Arithmetic only, so that a huge request costs nothing."""
     sizes = []
     for domain in pool.domains.values():
         if domain.mask & mask == domain.mask:

@@ -1,90 +1,83 @@
 """The audit's question at every admission: whether each payer's terms allowed it, counting all that its money held.
 
-Each function yields a sentence for every term that did not hold, as of just after the leases opened (SEMANTICS §3, §4).
+Each function gives a sentence for every term that did not hold, as of just after the leases opened (SEMANTICS §3, §4).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from fairlease.ledger.books import Account, Node, Run
-from fairlease.ledger.tally import Tally
-from fairlease.model.budget import Envelope, Sharing
+from fairlease.model.budget import Sharing
 from fairlease.model.node import matches
 
 
-def misplaced(account: Account, node: Node, flavor_label: str) -> Iterator[str]:
+def misplaced(account: Account, node: Node, flavor_label: str) -> list[str]:
     """An envelope pays for GPUs of its flavor, where its selector matches, and nowhere else."""
-    terms = account.terms
-    if terms is None:
-        return
+    terms, found = account.terms, []
     flavor = node.labels.get(flavor_label)
-    if flavor != terms.flavor:
-        yield f"{_name(account)} pays for {terms.flavor}, but node {node.name} is {flavor}"
-    if not matches(node.labels, terms.selector):
-        yield f"the selector of {_name(account)} does not match node {node.name}"
+    if terms is not None and flavor != terms.flavor:
+        found.append(f"{_name(account)} pays for {terms.flavor}, but node {node.name} is {flavor}")
+    if terms is not None and not matches(node.labels, terms.selector):
+        found.append(f"the selector of {_name(account)} does not match node {node.name}")
+    return found
 
 
-def exceeded(account: Account, now: int, quantum: int, *, counted: bool) -> Iterator[str]:
+def exceeded(account: Account, now: int, quantum: int, *, counted: bool) -> list[str]:
     """Window, concurrency, hours and aggregate caps. Opportunistic work is not `counted`: it takes no concurrency."""
-    terms = account.terms
+    terms, books, found = account.terms, account.all, []
     if terms is None:
-        return
+        return []
     if not terms.opens_by(now):
-        yield f"the window of {_name(account)} was not open"
-    if counted and account.all.held > terms.concurrency:
-        yield f"{_name(account)} holds {account.all.held} GPUs; its concurrency is {terms.concurrency}"
+        found.append(f"the window of {_name(account)} was not open")
+    if counted and books.held > terms.concurrency:
+        found.append(f"{_name(account)} holds {books.held} GPUs; its concurrency is {terms.concurrency}")
     if terms.max_gpu_hours is not None:
-        yield from _over(f"{_name(account)} has", _hours(account.all, terms, now, quantum), terms.max_gpu_hours)
+        hours = books.booked(now, quantum)
+        if hours > terms.max_gpu_hours:
+            found.append(f"{_name(account)} {_hours(hours, terms.max_gpu_hours)}")
     for cap, members in account.caps:
-        name = f"aggregate cap {cap.name} of {account.budget}"
-        if counted and cap.max_concurrency is not None:
-            held = sum(member.all.held for member in members)
-            if held > cap.max_concurrency:
-                yield f"{name} holds {held} GPUs; its bound is {cap.max_concurrency}"
-        if cap.max_gpu_hours is not None:
-            hours = sum(_hours(member.all, member.terms, now, quantum) for member in members)
-            yield from _over(f"{name} has", hours, cap.max_gpu_hours)
+        held = sum(member.all.held for member in members)
+        hours = sum(member.all.booked(now, quantum) for member in members)
+        if counted and cap.max_concurrency is not None and held > cap.max_concurrency:
+            found.append(f"aggregate cap {cap.name} of {account.budget}: {held} GPUs of {cap.max_concurrency}")
+        if cap.max_gpu_hours is not None and hours > cap.max_gpu_hours:
+            found.append(f"aggregate cap {cap.name} of {account.budget} {_hours(hours, cap.max_gpu_hours)}")
+    return found
 
 
-def lent_too_much(account: Account, now: int, quantum: int, *, counted: bool) -> Iterator[str]:
+def lent_too_much(account: Account, now: int, quantum: int, *, counted: bool) -> list[str]:
     """The lender's side: it must lend at all, and no more than its sub-caps."""
-    terms = account.terms
-    if terms is None:
-        return
-    lending = terms.lending
+    if account.terms is None:
+        return []
+    lending, books, found = account.terms.lending, account.lent, []
     if not lending.allow:
-        yield f"{_name(account)} does not lend"
-    if counted and lending.max_concurrency is not None and account.lent.held > lending.max_concurrency:
-        yield f"{_name(account)} lends {account.lent.held} GPUs; it lends {lending.max_concurrency} at most"
+        found.append(f"{_name(account)} does not lend")
+    if counted and lending.max_concurrency is not None and books.held > lending.max_concurrency:
+        found.append(f"{_name(account)} lends {books.held} GPUs; it lends {lending.max_concurrency} at most")
     if lending.max_gpu_hours is not None:
-        yield from _over(f"{_name(account)} has lent", _hours(account.lent, terms, now, quantum), lending.max_gpu_hours)
+        hours = books.booked(now, quantum)
+        if hours > lending.max_gpu_hours:
+            found.append(f"the lent part of {_name(account)} {_hours(hours, lending.max_gpu_hours)}")
+    return found
 
 
-def borrowed_too_much(run: Run) -> Iterator[str]:
+def borrowed_too_much(run: Run) -> list[str]:
     """The borrower's side: it must be willing to borrow, within its own bound."""
-    funding = run.funding
+    funding, found = run.spec.funding, []
     if not funding.allow_borrow:
-        yield "its leases are paid with borrowed money, which its spec does not allow"
+        found.append("its leases are paid with borrowed money, which its spec does not allow")
     if funding.max_borrow_gpus is not None and run.borrowed > funding.max_borrow_gpus:
-        yield f"it borrows {run.borrowed} GPUs; its spec allows {funding.max_borrow_gpus}"
+        found.append(f"it borrows {run.borrowed} GPUs; its spec allows {funding.max_borrow_gpus}")
+    return found
 
 
-def shared_in_vain(account: Account) -> Iterator[str]:
+def shared_in_vain(account: Account) -> list[str]:
     """The family may spend only what its owner shares."""
-    if account.terms is not None and account.terms.sharing is Sharing.NONE:
-        yield f"{_name(account)} is not shared with the family"
+    withheld = account.terms is not None and account.terms.sharing is Sharing.NONE
+    return [f"{_name(account)} is not shared with the family"] if withheld else []
 
 
-def _hours(tally: Tally, terms: Envelope | None, now: int, quantum: int) -> int:
-    """GPU-ms consumed inside the window, and those committed ahead."""
-    start, end = (None, None) if terms is None else (terms.start, terms.end)
-    return tally.spent_inside(start, end, now) + tally.promised(now, quantum)
-
-
-def _over(subject: str, gpu_ms: int, cap: int) -> Iterator[str]:
-    if gpu_ms > cap:
-        yield f"{subject} {gpu_ms} GPU-ms consumed and committed; the cap is {cap}"
+def _hours(gpu_ms: int, cap: int) -> str:
+    return f"has {gpu_ms} GPU-ms consumed and committed; the cap is {cap}"
 
 
 def _name(account: Account) -> str:

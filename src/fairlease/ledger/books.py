@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from fairlease.ledger.tally import Tally
 from fairlease.model.budget import AggregateCap, Envelope
-from fairlease.model.lease import Fund, Role
+from fairlease.model.lease import Role
 from fairlease.model.run import RunSpec
 
 CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
 """The classes of a bill; a lease's kind is its place here."""
 
-FUNDS = {Fund.OWNED: 0, Fund.SHARED: 1, Fund.BORROWED: 2}
-OWNED, BORROWED, OVERDRAWN, SPARES = 0, 2, 3, 4
+OWNED, SHARED, BORROWED, OVERDRAWN, SPARES = range(5)
 
 SLOT_MAX = 1 << 16
 """No node has as many GPUs; a slot beyond stands for all that are out of every range."""
@@ -56,40 +55,44 @@ class Account:
         """Put other terms in force; the past stays as it was."""
         self.owner, self.terms = owner, terms
         self.caps, self.fits = [], set()
-        end = None if terms is None else terms.end
-        self.all.close_window_at(end)
-        self.lent.close_window_at(end)
+        for tally in (self.all, self.lent):
+            tally.set_window(*((None, None) if terms is None else (terms.start, terms.end)))
 
 
 Lease = tuple[int, int, int, int, int, Account, str, int | None, Node, int, Role]
 """(since, gpus, kind, fund, group, account, payer's owner, deadline, node, slots as bits, role). `since` is when it
 came to be of its kind: the time before that is on the bill already."""
 
+Money = tuple[Account, int, str]
+"""(account, fund, payer's owner): one of an event's payers."""
+
 
 class Run:
-    """A run that lives: what its spec allows, its leases, and what it owes so far by class."""
+    """A run that lives: its leases by name (None: closed), and what it owes so far by class."""
 
     __slots__ = (
-        "attempt", "began", "bill", "borrowed", "closed", "funding", "lost", "max_duration", "open", "opportunistic",
-        "owner", "payers", "sponsors",
+        "attempt", "bill", "borrowed", "deadline", "leases", "lost", "open", "payers", "spec", "sponsors",
     )  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
-        self.owner = spec.owner
-        self.opportunistic = spec.opportunistic
-        self.funding = spec.funding
-        self.max_duration = spec.runtime.max_duration
-        self.attempt = self.began = self.borrowed = 0
-        self.open: dict[str, Lease] = {}
-        self.closed: set[str] = set()
-        self.payers: set[tuple[Account, str]] = set()
-        self.lost: set[tuple[Account, int]] = set()
+        self.spec = spec
+        self.attempt = self.open = self.borrowed = 0
+        self.deadline: int | None = None
+        self.leases: dict[str, Lease | None] = {}
+        self.payers: list[Money] = []
+        self.lost: set[tuple[Account, int]] | None = None
         self.bill = [0, 0, 0, 0, 0]
-        self.sponsors: dict[str, int] = {}
+        self.sponsors: dict[str, int] | None = None
+
+    def begin(self, attempt: int, now: int) -> None:
+        """Another attempt: the limit counts anew, and names of the last one cannot come again."""
+        limit = self.spec.runtime.max_duration
+        self.attempt, self.deadline = attempt, None if limit is None else now + limit
+        self.leases = {name: lease for name, lease in self.leases.items() if lease is not None}
 
     def overdrawn(self, account: Account, group: int) -> bool:
         """Whether cover was lost for the unit that a lease belongs to."""
-        return (account, -1) in self.lost or (account, group) in self.lost
+        return self.lost is not None and ((account, -1) in self.lost or (account, group) in self.lost)
 
     def charge(self, lease: Lease, now: int) -> None:
         """Put a lease's time since it came to be of its kind on the bill."""
@@ -97,6 +100,8 @@ class Run:
         spent = gpus * (now - since)
         self.bill[kind] += spent
         if fund == BORROWED and kind != SPARES:
+            if self.sponsors is None:
+                self.sponsors = {}
             self.sponsors[owner] = self.sponsors.get(owner, 0) + spent
 
 

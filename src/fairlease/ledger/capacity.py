@@ -7,12 +7,13 @@ this selector matches" is one integer, kept as nodes come and go, and sets of no
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, insort
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sortedcontainers import SortedKeyList, SortedList
+from sortedcontainers import SortedList
 
-from fairlease.model.node import LabelKeys, Node, matches
+from fairlease.model.node import LabelKeys, Node
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _DIGITS = re.compile(r"(\d+)")
 Order = tuple[str | int, ...]
-Selector = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=65_536)
@@ -31,14 +31,21 @@ def natural(name: str) -> Order:
     return tuple(int(part) if part.isdigit() else part for part in _DIGITS.split(name))
 
 
+@lru_cache(maxsize=65_536)
+def bits_of(slots: tuple[int, ...]) -> int:
+    """Slots as bits of one integer."""
+    return sum(1 << slot for slot in slots)
+
+
 class NodeState:
     """One node: which slots are free, and whether new work may use them."""
 
-    __slots__ = ("barred", "bit", "domain", "failed", "free", "leases", "node", "not_ready_since", "order", "peak")
+    __slots__ = ("barred", "bit", "domain", "failed", "free", "leases", "node", "not_ready_since", "order", "peak", "rank")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.order = natural(node.name)
+        self.rank = (self.order, node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
         self.barred: Reason | None = None
@@ -63,9 +70,12 @@ class NodeState:
 
 
 class Domain:
-    """Nodes of one flavor on one fast fabric; `rooms[f]` holds the nodes with `f` free GPUs."""
+    """Nodes of one flavor on one fast fabric; `rooms[f]` ranks the nodes with `f` free GPUs.
 
-    __slots__ = ("counts", "free", "key", "mask", "name", "nodes", "order", "pool", "rooms", "sizes")
+    The ranks are plain sorted lists: up to some ten thousand nodes of a domain, moving the rest costs less than any tree.
+    """
+
+    __slots__ = ("free", "key", "mask", "name", "nodes", "order", "pool", "rooms", "sizes")
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
@@ -75,13 +85,15 @@ class Domain:
         self.nodes: dict[str, NodeState] = {}
         self.mask = 0
         self.free = 0
-        self.counts: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
-        self.rooms: dict[int, SortedKeyList] = {}
+        self.rooms: dict[int, list[tuple[Order, str]]] = {}
 
     def pods(self, size: int) -> int:
         """How many pods of `size` GPUs fit on its free slots, each whole on one node."""
-        return sum(count * (free // size) for free, count in self.counts.items() if free >= size)
+        pods = 0
+        for free, ranks in self.rooms.items():
+            pods += len(ranks) * (free // size)
+        return pods
 
     def pods_when_empty(self, size: int) -> int:
         """How many would fit if nothing ran here."""
@@ -91,54 +103,41 @@ class Domain:
         """Nodes with room for a pod of `size`, the smallest hole first."""
         for free in sorted(self.rooms):
             if free >= size:
-                yield from self.rooms[free]
+                yield from [self.nodes[name] for _, name in self.rooms[free]]
 
     def enter(self, state: NodeState, room: int) -> None:
         """A node now has `room` free GPUs."""
         self.free += room
-        self.counts[room] = self.counts.get(room, 0) + 1
-        if room not in self.rooms:
-            self.rooms[room] = SortedKeyList(key=_by_order)
-        self.rooms[room].add(state)
+        insort(self.rooms.setdefault(room, []), state.rank)
 
     def leave(self, state: NodeState, room: int) -> None:
         """A node no longer has `room` free GPUs."""
         self.free -= room
-        self.counts[room] -= 1
-        self.rooms[room].remove(state)
-
-
-def _by_order(state: NodeState) -> Order:
-    return state.order
+        ranks = self.rooms[room]
+        del ranks[bisect_left(ranks, state.rank)]
 
 
 class Pool:
     """All nodes of one flavor."""
 
-    __slots__ = ("_by_free", "_masks", "_next_bit", "_stale", "domains", "flavor", "free", "mask", "version")
+    __slots__ = ("_by_free", "_labels", "_next_bit", "_stale", "domains", "ever_fits", "flavor", "free", "mask")
 
     def __init__(self, flavor: str) -> None:
         self.flavor = flavor
         self.domains: dict[tuple[str, str, str], Domain] = {}
         self.mask = 0
         self.free = 0
-        self.version = 0
+        self.ever_fits: dict[object, bool] = {}
         self._next_bit = 0
-        self._masks: dict[Selector, int] = {}
+        self._labels: dict[tuple[str, str], int] = {}
         self._by_free: SortedList = SortedList()
         self._stale: dict[tuple[str, str, str], int] = {}
 
     def nodes_matching(self, labels: dict[str, str]) -> int:
         """The nodes a selector matches, as bits."""
-        selector = tuple(sorted(labels.items()))
-        found = self._masks.get(selector)
-        if found is None:
-            found = 0
-            for domain in self.domains.values():
-                for state in domain.nodes.values():
-                    if matches(state.node.labels, labels):
-                        found |= state.bit
-            self._masks[selector] = found
+        found = self.mask
+        for label in labels.items():
+            found &= self._labels.get(label, 0)
         return found
 
     def by_hole(self, least: int) -> Iterator[Domain]:
@@ -159,13 +158,12 @@ class Pool:
         domain.mask |= state.bit
         self.mask |= state.bit
         domain.sizes[state.node.gpus] = domain.sizes.get(state.node.gpus, 0) + 1
-        for selector in self._masks:
-            if matches(state.node.labels, dict(selector)):
-                self._masks[selector] |= state.bit
+        for label in _with_any(state.node.labels):
+            self._labels[label] = self._labels.get(label, 0) | state.bit
         self._note(domain)
         domain.enter(state, state.room)
         self.free += state.room
-        self.version += 1
+        self.ever_fits.clear()
 
     def remove(self, state: NodeState) -> None:
         """A node leaves."""
@@ -178,12 +176,14 @@ class Pool:
         domain.sizes[state.node.gpus] -= 1
         domain.mask &= ~state.bit
         self.mask &= ~state.bit
-        for selector in self._masks:
-            self._masks[selector] &= ~state.bit
+        for label in _with_any(state.node.labels):
+            self._labels[label] &= ~state.bit
+            if not self._labels[label]:
+                del self._labels[label]
         if not domain.nodes:
             del self.domains[domain.key]
         state.domain = None
-        self.version += 1
+        self.ever_fits.clear()
 
     def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
         """Other slots are free on a node, or it is (no longer) barred."""
@@ -210,6 +210,11 @@ class Pool:
             if domain is not None:
                 self._by_free.add((domain.free, domain.order, key))
         self._stale.clear()
+
+
+def _with_any(labels: dict[str, str]) -> set[tuple[str, str]]:
+    """What a selector can say of these labels: each with its value, and with `*` for any."""
+    return {(label, value) for label, actual in labels.items() for value in (actual, "*")}
 
 
 @lru_cache(maxsize=16_384)

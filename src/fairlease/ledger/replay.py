@@ -11,10 +11,22 @@ from typing import Any
 
 from fairlease.ledger import admission
 from fairlease.ledger import event as ev
-from fairlease.ledger.books import BORROWED, CLASSES, FUNDS, OVERDRAWN, OWNED, SPARES, Account, Node, Run, bits
+from fairlease.ledger.books import (
+    BORROWED,
+    CLASSES,
+    OVERDRAWN,
+    OWNED,
+    SHARED,
+    SPARES,
+    Account,
+    Money,
+    Node,
+    Run,
+    bits,
+)  # fmt: skip
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
-from fairlease.model.lease import Payer, Role
+from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 
@@ -26,8 +38,9 @@ NO_LEASE_REWRITTEN = "noLeaseRewritten"
 Finder = Callable[[str, tuple[str, ...], str], None]
 """Takes down what is wrong: the claim, the objects, a sentence."""
 
-Money = tuple[Account, int, str]
-"""(account, fund, payer's owner): one of an event's payers."""
+# In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
+ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
+OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
 class Replay:
@@ -112,110 +125,110 @@ class Replay:
             self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
         self._runs[event.run] = Run(event.spec)
 
-    def _live(self, name: Key, what: str) -> Run | None:
-        run = self._runs.get(name)
-        if run is None:
-            why = "has ended" if name in self._runs else "was never submitted"
-            self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
-        return run
+    def _dead(self, name: Key, what: str) -> None:
+        why = "has ended" if name in self._runs else "was never submitted"
+        self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
 
     def _ended(self, event: ev.RunEnded) -> None:
-        name = event.run
-        run = self._runs.get(name) or self._live(name, "a run ended")
+        name, bill = event.run, event.bill
+        run = self._runs.get(name)
         if run is None:
-            return
+            return self._dead(name, "a run ended")
         if run.open:
-            leases = tuple(run.open)
+            leases = tuple(lease for lease, held in run.leases.items() if held is not None)
             self.found(NO_LEASE_REWRITTEN, (name, *leases), f"{name} ended with {len(leases)} leases open")
             for lease in leases:
                 self._close(run, lease)
-        bill = event.bill
         told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
         if told != run.bill or bill.sponsors or run.sponsors:
-            self._compare(name, told, run, bill.sponsors)
+            self._compare(name, run, told, bill.sponsors)
         self._runs[name] = None
+        return None
 
-    def _compare(self, name: Key, told: list[int], run: Run, sponsors: dict[str, int]) -> None:
+    def _compare(self, name: Key, run: Run, told: list[int], sponsors: dict[str, int]) -> None:
         for kind, stated, due in zip(CLASSES, told, run.bill, strict=True):
             if stated != due:
                 text = f"the bill of {name} states {stated} GPU-ms {kind}; its leases give {due}"
                 self.found(ONE_PAYER, (name,), text)
-        for owner in sorted(sponsors.keys() | run.sponsors.keys()):
-            stated, due = sponsors.get(owner, 0), run.sponsors.get(owner, 0)
+        lent = run.sponsors or {}
+        for owner in sorted(sponsors.keys() | lent.keys()):
+            stated, due = sponsors.get(owner, 0), lent.get(owner, 0)
             if stated != due:
                 text = f"the bill of {name} states {stated} GPU-ms from sponsor {owner}; its leases give {due}"
                 self.found(ONE_PAYER, (name, owner), text)
 
     def _cover_lost(self, event: ev.CoverLost) -> None:
-        run = self._runs.get(event.run) or self._live(event.run, "cover was lost")
-        if run is not None:
-            account = self._account(event.budget, event.envelope)
-            run.lost.add((account, event.group))
-            self._reclassify(run, account)
+        run = self._runs.get(event.run)
+        if run is None:
+            return self._dead(event.run, "cover was lost")
+        account = self._account(event.budget, event.envelope)
+        run.lost = (run.lost or set()) | {(account, event.group)}
+        return self._reclassify(run, account)
 
     def _cover_regained(self, event: ev.CoverRegained) -> None:
-        run = self._runs.get(event.run) or self._live(event.run, "cover was regained")
-        if run is not None:
-            account = self._account(event.budget, event.envelope)
-            run.lost.discard((account, event.group))
-            self._reclassify(run, account)
+        run = self._runs.get(event.run)
+        if run is None:
+            return self._dead(event.run, "cover was regained")
+        account = self._account(event.budget, event.envelope)
+        run.lost = (run.lost or set()) - {(account, event.group)}
+        return self._reclassify(run, account)
 
     def _reclassify(self, run: Run, account: Account) -> None:
         """Settle what leases of another class now owe in the old one. Spares stay spares."""
-        for name, lease in run.open.items():
-            _, gpus, before, fund, group, payer, owner, deadline, node, mask, role = lease
-            if payer is account and before != SPARES:
-                kind = OVERDRAWN if run.overdrawn(account, group) else fund
-                if kind != before:
-                    run.charge(lease, self.at)
-                    run.open[name] = (self.at, gpus, kind, fund, group, payer, owner, deadline, node, mask, role)
+        for name, lease in run.leases.items():
+            if lease is None or lease[5] is not account or lease[2] == SPARES:
+                continue
+            _, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
+            kind = OVERDRAWN if run.overdrawn(account, group) else fund
+            if kind != before:
+                run.charge(lease, self.at)
+                run.leases[name] = (self.at, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
 
     # --- leases ----------------------------------------------------------------------------------------------------
 
     def _opened(self, event: ev.LeasesOpened) -> None:
-        name = event.run
-        run = self._runs.get(name) or self._live(name, "leases were opened")
+        name, attempt = event.run, event.attempt
+        run = self._runs.get(name)
         if run is None:
-            return
-        now, attempt = self.at, event.attempt
+            return self._dead(name, "leases were opened")
         if attempt != run.attempt:
-            run.attempt, run.began = attempt, now
-        admitted = event.reason is not Reason.Swap
+            if attempt < run.attempt:
+                self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
+            run.begin(attempt, self.at)
         payers = [self._payer(run, event, payer) for payer in event.payers]
         stem = f"{name.partition('/')[2]}-{attempt}-"
-        used: dict[Money, None] = {}
+        admitted = event.reason is not SWAP
         for cell in event.cells:
             lease = f"{stem}{cell.number}"
-            if lease in run.open or lease in run.closed:
+            if lease in run.leases:
                 self.found(NO_LEASE_REWRITTEN, (name, lease), f"the name of lease {lease} was used before")
             elif not 0 <= cell.payer < len(payers):
                 self.found(ONE_PAYER, (name, lease), f"lease {lease} has no payer")
             else:
                 money = payers[cell.payer]
                 node = self._open(run, lease, cell, money)
-                if admitted:
-                    used[money] = None
-                    if node.place not in money[0].fits:
-                        self._fit(event, money[0], node)
+                if admitted and node.place not in money[0].fits:
+                    self._fit(event, money[0], node)
         self.leases += len(event.cells)
-        if admitted:
-            self._admit(event, run, used)
+        return self._admit(event, run, payers) if admitted else None
 
     def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
-        account = self._account(payer.budget, payer.envelope)
-        fund, owner = FUNDS[payer.fund], payer.owner
-        if event.reason is Reason.Swap:
+        account = self.accounts.get((payer.budget, payer.envelope)) or self._account(payer.budget, payer.envelope)
+        fund = OWNED if payer.fund is OWN_MONEY else BORROWED if payer.fund is LENT_MONEY else SHARED
+        owner, money = payer.owner, (account, fund, payer.owner)
+        if event.reason is SWAP:
             # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
-            if (account, owner) not in run.payers:
+            if money not in run.payers:
                 self._bad_payer(event, payer, "paid for nothing of this run before the swap")
         elif account.terms is None:
             self._bad_payer(event, payer, "does not exist")
         elif account.owner != owner:
             self._bad_payer(event, payer, f"belongs to {account.owner}, not to {owner}")
-        elif (fund == OWNED) != (owner == run.owner):
-            self._bad_payer(event, payer, f"of {owner} is no {payer.fund.value} money to a run of {run.owner}")
-        run.payers.add((account, owner))
-        return account, fund, owner
+        elif (fund == OWNED) != (owner == run.spec.owner):
+            self._bad_payer(event, payer, f"of {owner} is not {payer.fund.value} to a run of {run.spec.owner}")
+        if money not in run.payers:
+            run.payers.append(money)
+        return money
 
     def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
         objects = (event.run, payer.budget, payer.envelope)
@@ -223,35 +236,39 @@ class Replay:
 
     def _open(self, run: Run, name: str, cell: ev.Cell, money: Money) -> Node:
         """Take the slots and put the lease on the books of its payer."""
-        slots, role, group, now = cell.slots, cell.role, cell.group, self.at
-        mask = self._masks.get(slots)
-        if mask is None:
-            mask = self._masks[slots] = bits(slots)
-        node = self._nodes.get(cell.node)
-        if node is None:
-            node = self._nodes[cell.node] = Node(cell.node)
-        gpus = len(slots)
-        taken = node.active | node.tenant | (0 if role is Role.BORROWED else node.spare)
+        slots, role, group = cell.slots, cell.role, cell.group
+        account, fund, owner = money
+        now, gpus, deadline = self.at, len(slots), run.deadline
+        mask = self._masks.get(slots) or self._bits(slots)
+        node = self._nodes.get(cell.node) or self._node(cell.node)
+        taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
         if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
             self._bad_slots(name, node, taken & mask, slots)
-        if role is Role.ACTIVE:
+        kind = fund
+        if role is ACTIVE:
             node.active |= mask
-        elif role is Role.SPARE:
-            node.spare |= mask
-        else:
+        elif role is TENANT:
             node.tenant |= mask
-        account, fund, owner = money
-        kind = SPARES if role is Role.SPARE else fund
+        else:
+            node.spare |= mask
+            kind = SPARES
         if run.lost and kind != SPARES and run.overdrawn(account, group):
             kind = OVERDRAWN
-        deadline = None if run.max_duration is None else run.began + run.max_duration
-        run.open[name] = (now, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
-        counted = 0 if run.opportunistic else gpus
+        run.leases[name] = (now, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
+        run.open += 1
+        counted = 0 if run.spec.opportunistic else gpus
         account.all.change(now, gpus, counted, deadline)
         if fund == BORROWED:
             run.borrowed += gpus
             account.lent.change(now, gpus, counted, deadline)
         return node
+
+    def _node(self, name: str) -> Node:
+        """A node that nobody has seen; it has no GPUs, and so is found out."""
+        return self._nodes.setdefault(name, Node(name))
+
+    def _bits(self, slots: tuple[int, ...]) -> int:
+        return self._masks.setdefault(slots, bits(slots))
 
     def _bad_slots(self, lease: str, node: Node, doubled: int, slots: tuple[int, ...]) -> None:
         objects = (lease, node.name)
@@ -268,21 +285,23 @@ class Replay:
             self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} lies on node {node.name}, which is not there")
 
     def _fit(self, event: ev.LeasesOpened, account: Account, node: Node) -> None:
-        sentences = list(admission.misplaced(account, node, self._config.labels.flavor))
+        sentences = admission.misplaced(account, node, self._config.labels.flavor)
         self._over(event, account, sentences)
         if not sentences:
             account.fits.add(node.place)
 
-    def _admit(self, event: ev.LeasesOpened, run: Run, used: Iterable[Money]) -> None:
+    def _admit(self, event: ev.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
-        now, quantum, counted = self.at, self._config.commit_quantum, not run.opportunistic
-        for account, fund, _ in used:
-            self._over(event, account, admission.exceeded(account, now, quantum, counted=counted))
+        now, quantum, counted = self.at, self._config.commit_quantum, not run.spec.opportunistic
+        for account, fund, _ in payers:
+            sentences = admission.exceeded(account, now, quantum, counted=counted)
             if fund == BORROWED:
-                self._over(event, account, admission.lent_too_much(account, now, quantum, counted=counted))
-                self._over(event, account, admission.borrowed_too_much(run))
-            elif fund != OWNED:
-                self._over(event, account, admission.shared_in_vain(account))
+                sentences += admission.lent_too_much(account, now, quantum, counted=counted)
+                sentences += admission.borrowed_too_much(run)
+            elif fund == SHARED:
+                sentences += admission.shared_in_vain(account)
+            if sentences:
+                self._over(event, account, sentences)
 
     def _over(self, event: ev.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
         for sentence in sentences:
@@ -290,33 +309,36 @@ class Replay:
             self.found(NO_CAP_EXCEEDED, objects, f"when {event.run} was admitted: {sentence}")
 
     def _closed(self, event: ev.LeasesClosed) -> None:
-        run = self._runs.get(event.run) or self._live(event.run, "leases were closed")
+        run = self._runs.get(event.run)
         if run is None:
-            return
-        for name in event.names or tuple(run.open):
-            if name in run.open:
+            return self._dead(event.run, "leases were closed")
+        leases = run.leases
+        for name in event.names or tuple(leases):
+            if leases.get(name) is not None:
                 self._close(run, name)
-            else:
-                why = "was closed before" if name in run.closed else "was never opened"
+            elif event.names:
+                why = "was closed before" if name in leases else "was never opened"
                 self.found(NO_LEASE_REWRITTEN, (event.run, name), f"lease {name} is closed, but it {why}")
-        if run.lost:
-            units = {(lease[5], group) for lease in run.open.values() for group in (-1, lease[4])}
-            run.lost &= units  # a unit without leases is no more; what opens there later is new
+        if run.lost:  # a unit without leases is no more; what opens there later is new
+            open_ = [lease for lease in leases.values() if lease is not None]
+            run.lost &= {(lease[5], group) for lease in open_ for group in (-1, lease[4])}
+        return None
 
     def _close(self, run: Run, name: str) -> None:
-        lease = run.open.pop(name)
-        run.closed.add(name)
-        now = self.at
-        run.charge(lease, now)
+        lease = run.leases[name]
+        assert lease is not None, "its caller has looked"
+        run.leases[name] = None
+        run.open -= 1
+        run.charge(lease, self.at)
         _, gpus, _, fund, _, account, _, deadline, node, mask, role = lease
-        if role is Role.ACTIVE:
+        if role is ACTIVE:
             node.active &= ~mask
-        elif role is Role.SPARE:
-            node.spare &= ~mask
-        else:
+        elif role is TENANT:
             node.tenant &= ~mask
-        counted = 0 if run.opportunistic else gpus
-        account.all.change(now, -gpus, -counted, deadline)
+        else:
+            node.spare &= ~mask
+        counted = 0 if run.spec.opportunistic else gpus
+        account.all.change(self.at, -gpus, -counted, deadline)
         if fund == BORROWED:
             run.borrowed -= gpus
-            account.lent.change(now, -gpus, -counted, deadline)
+            account.lent.change(self.at, -gpus, -counted, deadline)

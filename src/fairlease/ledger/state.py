@@ -206,7 +206,7 @@ class State(World):
         self._set("open_leases", self.open_leases + len(opened))
         for lease in opened:
             self.undo.put(run.leases, lease.name, lease)
-            self._occupy(lease, held=True)
+        self._occupy(opened, held=True)
         for account in self._book(run, opened, sign=1):
             self.retime(account)
 
@@ -216,8 +216,7 @@ class State(World):
         names = event.names or tuple(run.leases)
         closed = [self.undo.pop(run.leases, name) for name in names]
         self._set("open_leases", self.open_leases - len(closed))
-        for lease in closed:
-            self._occupy(lease, held=False)
+        self._occupy(closed, held=False)
         for account in self._book(run, closed, sign=-1):
             self.retime(account)
             self.dirty.accounts.add(account.id)

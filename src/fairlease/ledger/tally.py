@@ -23,8 +23,8 @@ class Tally:
     """The leases on one envelope's money, as a few sums. Time only moves forward."""
 
     __slots__ = (
-        "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_times", "_totals", "at", "held", "rate",
-        "spent",
+        "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_start", "_times", "_totals", "at", "held",
+        "rate", "spent",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -39,15 +39,16 @@ class Tally:
         self._due = 0
         self._deadlines: dict[int, int] = {}
         self._queue: list[int] = []
+        self._start: int | None = None
         self._end: int | None = None
 
     def change(self, now: int, gpus: int, counted: int, deadline: int | None) -> None:
         """A lease opens or (with negative numbers) closes; `counted` of its GPUs take concurrency."""
         if now != self.at:
-            self.spent += self.rate * (now - self.at)
+            self.spent = spent = self.spent + self.rate * (now - self.at)
             self.at = now
             self._times.append(now)
-            self._totals.append(self.spent)
+            self._totals.append(spent)
         self.rate += gpus
         self.held += counted
         if deadline is None:
@@ -76,24 +77,22 @@ class Tally:
         rate = (self._totals[index + 1] - before) // (self._times[index + 1] - since)
         return before + rate * (when - since)
 
-    def spent_inside(self, start: int | None, end: int | None, now: int) -> int:
-        """GPU-ms that were spent inside a window, as of `now`."""
-        last = now if end is None else min(end, now)
-        if start is None:
-            return self.spent_by(last)
-        return self.spent_by(last) - self.spent_by(start) if start < last else 0
+    def booked(self, now: int, quantum: int) -> int:
+        """GPU-ms spent inside the window as of `now`, and those that open leases may still use in it."""
+        start, end = self._start, self._end
+        if end is not None and now >= end:
+            return self.spent_by(end) - (0 if start is None else self.spent_by(start))
+        spent = self.spent + self.rate * (now - self.at)
+        if start is not None:
+            spent -= self.spent_by(start) if start < now else spent
+        if self._queue and self._queue[0] <= now:
+            self._expire(now)
+        ahead = quantum if end is None or quantum < end - now else end - now
+        return spent + self._due - now * self._dated + self._endless * ahead
 
-    def promised(self, now: int, quantum: int) -> int:
-        """GPU-ms that open leases may still use inside the window."""
-        if self._end is not None and now >= self._end:
-            return 0
-        self._expire(now)
-        ahead = quantum if self._end is None else min(quantum, self._end - now)
-        return self._due - now * self._dated + self._endless * ahead
-
-    def close_window_at(self, end: int | None) -> None:
-        """From now on promises count up to `end`."""
-        self._end = end
+    def set_window(self, start: int | None, end: int | None) -> None:
+        """Count what is spent and promised inside another window from now on."""
+        self._start, self._end = start, end
         self._due = sum(gpus * self._clipped(deadline) for deadline, gpus in self._deadlines.items())
 
     def _clipped(self, deadline: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState
+from fairlease.ledger.capacity import Capacity, NodeState, bits_of
 from fairlease.ledger.live import Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -138,7 +138,7 @@ class World:
 
     def _bar(self, state: NodeState) -> None:
         node = state.node
-        healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
+        healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
         bars = (
             (state.failed or node.fenced, Reason.NodeFailed),
             (state.domain is None, Reason.MissingLabel),
@@ -266,9 +266,8 @@ class World:
             run.overdrawn[unit] = self.overdrawn[unit] = ends
             self._timer(Due.DRAIN, "|".join(map(str, unit)), ends)
         self.open_leases += len(leases)
-        for lease in leases:
-            run.leases[lease.name] = lease
-            self._occupy(lease, held=True)
+        run.leases.update((lease.name, lease) for lease in leases)
+        self._occupy(leases, held=True)
         self._book(run, leases, sign=1)
 
     def _begin(self, run: RunState) -> None:
@@ -285,41 +284,58 @@ class World:
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
-    def _occupy(self, lease: Lease, *, held: bool) -> None:
-        state = self.capacity.nodes[lease.node]
-        bits = sum(1 << slot for slot in lease.slots)
-        if held:
-            assert state.free & bits == bits, "a slot is held by one lease at a time"
-            self._slots(state, state.free & ~bits, state.barred)
-            self.undo.put(state.leases, lease.serial, lease)
-        else:
-            self._slots(state, state.free | bits, state.barred)
-            self.undo.pop(state.leases, lease.serial)
-            self.dirty.flavors.add(self.capacity.flavor(state.node))
+    def _occupy(self, leases: Iterable[Lease], *, held: bool) -> None:
+        """Take the slots of leases, or give them back; each node is looked at once."""
+        by_node: dict[str, list[Lease]] = {}
+        for lease in leases:
+            by_node.setdefault(lease.node, []).append(lease)
+        for name, here in by_node.items():
+            state = self.capacity.nodes[name]
+            free = state.free
+            for lease in here:
+                bits = bits_of(lease.slots)
+                assert free & bits == (bits if held else 0), "a slot is held by one lease at a time"
+                free ^= bits
+                if held:
+                    self.undo.put(state.leases, lease.serial, lease)
+                else:
+                    self.undo.pop(state.leases, lease.serial)
+            self._slots(state, free, state.barred)
+            if not held:
+                self.dirty.flavors.add(self.capacity.flavor(state.node))
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
-        """Put leases on the books of their payers and of the run, or take them off; returns the accounts."""
-        touched: dict[AccountId, Account] = {}
+        """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
+
+        Leases of one payer that are alike in role and cover are summed up first: a gang of a thousand costs little more than one pod.
+        """
+        alike: dict[tuple[int, bool, bool], list[Lease]] = {}
         for lease in leases:
-            payer = lease.payer
-            account = self.account(payer.budget, payer.envelope)
-            if account.id not in touched:
-                touched[account.id] = account
-                for part in (account, account.usage, account.promise, account.lent, account.lent_promise):
-                    self.undo.touch(part)
-            gpus = sign * lease.gpus
-            if sign > 0:
-                self.undo.put(account.open, lease.serial, lease)
-            else:
-                self.undo.pop(account.open, lease.serial)
+            overdrawn = bool(run.overdrawn) and run.unit(lease) in run.overdrawn
+            alike.setdefault((id(lease.payer), lease.role is Role.SPARE, overdrawn), []).append(lease)
+        touched: dict[AccountId, Account] = {}
+        for (_, _, overdrawn), group in alike.items():
+            sample = group[0]
+            account = self.account(sample.payer.budget, sample.payer.envelope)
+            touched[account.id] = account
+            for part in (account, account.usage, account.promise):
+                self.undo.touch(part)
+            for lease in group:
+                if sign > 0:
+                    self.undo.put(account.open, lease.serial, lease)
+                else:
+                    self.undo.pop(account.open, lease.serial)
+            gpus = sign * sum(len(lease.slots) for lease in group)
             account.usage.change(gpus, self.at)
             account.promise.change(gpus, run.deadline, account.window_end())
-            account.used += 0 if lease.opportunistic else gpus
-            if payer.fund is Fund.BORROWED:
+            account.used += 0 if sample.opportunistic else gpus
+            if sample.payer.fund is Fund.BORROWED:
+                self.undo.touch(account.lent)
+                self.undo.touch(account.lent_promise)
                 account.lent.change(gpus, self.at)
                 account.lent_promise.change(gpus, run.deadline, account.window_end())
-                account.lent_used += 0 if lease.opportunistic else gpus
-            self._classify(run, account, lease, gpus, overdrawn=run.unit(lease) in run.overdrawn)
+                account.lent_used += 0 if sample.opportunistic else gpus
+            self._classify(run, account, sample, gpus, overdrawn=overdrawn)
         return list(touched.values())
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:

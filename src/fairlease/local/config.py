@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from fairlease.model import rules
 from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
@@ -30,9 +31,7 @@ GRACE_MAX = 3_600 * SECOND
 PLACE = "local"
 """Region and cluster of a machine that was told nothing else, and the name of its only node."""
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _USER = re.compile(r"@?[^\s:@/,][^\s:@/,]*")
-_OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
 
 
 class NodeEntry(Record, frozen=True, kw_only=True):
@@ -142,16 +141,8 @@ def _gpu_count(value: int) -> str | None:
     return None if 0 < value <= GPUS_MAX else f"expected 1 to {GPUS_MAX} GPUs"
 
 
-def _node_name(value: str) -> str | None:
-    return None if _NAME.fullmatch(value) else "expected a name of letters, digits, '.', '_' and '-'"
-
-
 def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
-
-
-def _some_text(value: str) -> str | None:
-    return None if value else "expected some text"
 
 
 def _judge_users(machine: Machine) -> list[Wrong]:
@@ -160,8 +151,7 @@ def _judge_users(machine: Machine) -> list[Wrong]:
         if not _USER.fullmatch(name):
             wrong.append(Wrong(("users", name), name, "expected a user's name, or @ and a group's"))
         for index, owner in enumerate(owners):
-            if not _OWNER.fullmatch(owner):
-                message = "expected an owner: names joined by ':', such as org:ai:rai"
+            if (message := rules.an_owner(owner)) is not None:
                 wrong.append(Wrong(("users", name, index), owner, message))
     for index, name in enumerate(machine.admins):
         if not _USER.fullmatch(name):
@@ -191,11 +181,11 @@ def _rule(judge: Any) -> Rule:  # noqa: ANN401 - one of the two above
     return lambda machine: iter(judge(machine))
 
 
-_POLICY = Reader({LabelKeys: dict.fromkeys(("region", "cluster", "domain", "rack", "flavor"), _some_text)})
+_POLICY = Reader(rules.CHECKS, rules.RULES)
 _MACHINE = Reader(
     {
-        Machine: {"gpus": _gpu_count, "flavor": _some_text, "metrics_port": _port, "home": _some_text, "grace": _grace},
-        NodeEntry: {"name": _node_name, "gpus": _gpu_count, "flavor": _some_text, "domain": _some_text},
+        Machine: {"gpus": _gpu_count, "flavor": rules.not_empty, "metrics_port": _port, "home": rules.not_empty, "grace": _grace},
+        NodeEntry: {"name": rules.a_node_name, "gpus": _gpu_count, "flavor": rules.not_empty, "domain": rules.not_empty},
     },
     {Machine: (_rule(_judge_users), _rule(_judge_nodes))},
 )

@@ -297,8 +297,8 @@ class Pods:
     def sweep(self, pod_id: str) -> int:
         """Kill every process that a pod without supervisor left behind; give how many are not gone yet.
 
-        It finds them by the pod's marks in their environment, or by the session of the work's first process where they
-        wiped it. Call it until it gives 0. ValueError while a supervisor lives: then it is `terminate` that is wanted.
+        It finds them by the pod's marks in their environment; where they wiped it, by the work's session or log. Call
+        it until it gives 0. ValueError while a supervisor lives: then it is `terminate` that is wanted.
         """
         if self._holder(pod_id) is not None and not (self._pods / pod_id / shim.EXIT).exists():
             raise ValueError(f"{pod_id} has a supervisor: terminate it")
@@ -335,14 +335,14 @@ class Pods:
         marks = {f"{name}={value}".encode() for name, value in self._marks(pod_id).items()}
         work, spec = self._read(pod_id, shim.ALIVE, Running), self.spec_of(pod_id)
         uid = os.geteuid() if spec is None or spec.user is None else spec.user.uid
-        found = []
+        log, found = self.log_of(pod_id), []
         for process in shim.processes():
             if process.ended or process.pid == os.getpid():
                 continue
             with contextlib.suppress(OSError):  # gone, or another's and we are not root
                 at = Path(f"/proc/{process.pid}")
-                kin = work is not None and _of_session(process, work) and at.stat().st_uid == uid
-                if kin or marks <= set((at / "environ").read_bytes().split(b"\0")):
+                kin = (work is not None and _of_session(process, work)) or _writes_to(log, at)
+                if (kin and at.stat().st_uid == uid) or marks <= set((at / "environ").read_bytes().split(b"\0")):
                     found.append(process)
         return found
 
@@ -398,3 +398,10 @@ def _of_session(process: shim.Process, work: Running) -> bool:
         return False
     leader = shim.look(work.pid)
     return leader is None or leader.start == work.start_time
+
+
+def _writes_to(log: Path, process: Path) -> bool:
+    """Whether a process still has the pod's log as its output."""
+    with contextlib.suppress(OSError):
+        return (process / "fd" / "1").readlink() == log
+    return False

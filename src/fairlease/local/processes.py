@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
+from structlog.typing import FilteringBoundLogger
+
 from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
 from fairlease.local.environment import User, base_environment, pick_port, pod_id, rendezvous, user_of
 from fairlease.local.pods import (
@@ -59,7 +61,7 @@ class Report(NamedTuple):
 class _Pod:
     """What we remember of a pod, none of it needed: forgetting it only costs a look."""
 
-    __slots__ = ("due_ms", "ending", "fd", "launches", "seen", "spec")
+    __slots__ = ("due_ms", "ending", "fd", "launches", "retry_ms", "seen", "spec")
 
     def __init__(self, spec: PodSpec | None) -> None:
         self.spec = spec
@@ -68,6 +70,7 @@ class _Pod:
         self.due_ms: int | None = 0
         self.ending = False
         self.launches = 0
+        self.retry_ms: int | None = None
 
 
 class Ears(NamedTuple):
@@ -80,8 +83,9 @@ class Ears(NamedTuple):
 class Processes:
     """All pods of this machine, and the comparison of them with the ledger."""
 
-    def __init__(self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int) -> None:
+    def __init__(self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int, log: FilteringBoundLogger) -> None:
         self._pods = pods
+        self._log = log
         self._ears = ears
         self._wake = wake
         self._grace_ms = grace_ms
@@ -134,12 +138,15 @@ class Processes:
         pod = self._known[name]
         if pod.ending and (pod.due_ms is None or pod.due_ms > monotonic_ms()):
             return
+        if not pod.ending:
+            self._log.info("pod ends", pod=name)
         pod.ending = True
         again_ms = self._pods.terminate(name)
         if again_ms is None:
             self._pods.forget(name)
             self._deafen(pod)
             del self._known[name]
+            self._log.info("pod gone", pod=name)
             return
         pod.due_ms = monotonic_ms() + again_ms
         self._hear(name, pod)
@@ -157,7 +164,8 @@ class Processes:
         except OSError as error:  # no disk, no ports: it may be better in a moment, and no rank has begun
             for lease in gang:
                 self._known.setdefault(pod_id(lease), _Pod(None)).due_ms = monotonic_ms() + RETRY_MS
-            return [] if error.errno else []
+            self._log.error("pods not prepared", run=run.key, attempt=run.attempt, error=str(error))
+            return []
         seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
         reports = self._ends(state, run, gang, seen)
         free = all((lease.node, slot) not in taken for lease in gang for slot in lease.slots)
@@ -216,17 +224,21 @@ class Processes:
 
     def _launch(self, name: str) -> None:
         """Start its supervisor; one that failed to start before gets another try, later each time."""
-        pod = self._known[name]
-        if pod.launches and pod.due_ms is None:
-            pod.due_ms = monotonic_ms() + RETRY_MS * (1 << pod.launches) // 2
-            pod.launches += 1
+        pod, now_ms = self._known[name], monotonic_ms()
+        if pod.launches and pod.retry_ms is None:
+            pod.retry_ms = now_ms + (RETRY_MS << (pod.launches - 1))
+        if pod.retry_ms is not None and now_ms < pod.retry_ms:
+            pod.due_ms = pod.retry_ms
             return
+        pod.retry_ms = None
+        pod.launches += 1
         try:
             self._pods.launch(name)
-        except OSError:  # too many processes, say
-            pod.due_ms = monotonic_ms() + RETRY_MS
+        except OSError as error:  # too many processes, say
+            self._log.error("pod not launched", pod=name, error=str(error))
+            pod.due_ms = now_ms + RETRY_MS
             return
-        pod.launches = pod.launches or 1
+        self._log.info("pod launched", pod=name)
         pod.seen = Starting()
         self._hear(name, pod)
 

@@ -158,7 +158,7 @@ def _it_follows_others(form: _RunForm) -> Iterator[Wrong]:
 
 
 _BESIDE = ("apiVersion", "kind", "status")
-"""Fields of an object that its form does not read: the kind is known by then, and a status is not for people to write."""
+"""Fields that a form does not read: the kind is known by then, and a status is not for people to write."""
 
 _READER = Reader(
     {

@@ -93,11 +93,17 @@ def a_node_name(value: str) -> str | None:
     return "expected the name of a machine: letters, digits, '-', '.' and '_'"
 
 
+def a_reference(value: str, longest: int = NAME_MAX) -> str | None:
+    """The name of an object, with or without its namespace."""
+    namespace, slash, name = value.rpartition("/")
+    if a_name(name, longest) is None and (not slash or a_namespace(namespace) is None):
+        return None
+    return f"expected a name, or namespace/name, of lowercase letters, digits, '-' and '.', at most {longest} long"
+
+
 def a_run_reference(value: str) -> str | None:
     """The name of a run, with or without its namespace."""
-    namespace, slash, name = value.rpartition("/")
-    wrong = a_run_name(name) or (a_namespace(namespace) if slash else None)
-    return None if wrong is None else "expected the name of a run, or namespace/name"
+    return a_reference(value, RUN_NAME_MAX)
 
 
 def _an_opening_reason(value: Reason) -> str | None:

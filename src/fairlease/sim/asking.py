@@ -49,7 +49,7 @@ class Asking:
         group = None if rng.random() < 0.4 else pod * rng.choice((1, 2, 2, 4))
         return RunSpec(
             owner=rng.choice(OWNERS),
-            resources=Resources(gpu_type=rng.choice(self.flavors), total_gpus=pod * pods),
+            resources=Resources(gpu_type=rng.choice((self.flavors[0], *self.flavors)), total_gpus=pod * pods),
             locality=self._locality(group),
             runtime=self._runtime(now),
             malleable=self._malleable(pod, pods),
@@ -70,14 +70,14 @@ class Asking:
             group_gpus=group,
             allow_cross_group_spread=rng.random() < 0.7,
             location=location,
-            location_policy=rng.choice((LocationPolicy.PREFER, LocationPolicy.REQUIRE)),
+            location_policy=rng.choice((LocationPolicy.PREFER, LocationPolicy.PREFER, LocationPolicy.REQUIRE)),
         )
 
     def _runtime(self, now: int) -> Runtime:
         rng = self.rng
         return Runtime(
-            max_duration=None if rng.random() < 0.4 else rng.choice((15, 30, 60, 120, 240)) * MINUTE,
-            latest_start=None if rng.random() < 0.8 else now - now % MINUTE + rng.choice((-5, 0, 30, 60, 120)) * MINUTE,
+            max_duration=None if rng.random() < 0.5 else rng.choice((30, 60, 120, 240, 600)) * MINUTE,
+            latest_start=None if rng.random() < 0.9 else now - now % MINUTE + rng.choice((-5, 0, 30, 60, 120)) * MINUTE,
             checkpoint=None if rng.random() < 0.6 else rng.choice((10, 30)) * MINUTE,
             on_preempt=rng.choice((None, None, OnPreempt.FAIL, OnPreempt.REQUEUE)),
             retries=rng.choice((0, 0, 1, 2)),
@@ -93,14 +93,14 @@ class Asking:
 
     def _funding(self) -> Funding:
         rng = self.rng
-        if rng.random() < 0.6:
+        if rng.random() < 0.4:
             return Funding()
         sponsors = tuple(dict.fromkeys(rng.choice(OWNERS) for _ in range(rng.randint(0, 2))))
-        limit = None if rng.random() < 0.6 else rng.choice((0, 2, 4, 8))
+        limit = None if rng.random() < 0.7 else rng.choice((0, 2, 4, 8))
         return Funding(allow_borrow=rng.random() < 0.9, max_borrow_gpus=limit, sponsors=sponsors)
 
     def _follow(self) -> Follow:
         rng = self.rng
-        if self.count < 2 or rng.random() < 0.85:
+        if self.count < 2 or rng.random() < 0.9:
             return Follow()
         return Follow(after=tuple(f"r{rng.randint(max(1, self.count - 4), self.count + 1)}" for _ in range(rng.randint(1, 2))))

@@ -301,7 +301,7 @@ class Auditor:
         """Whether new work may lie on a node."""
         keys = self.config.labels
         labelled = all(node.labels.get(each) for each in (keys.region, keys.cluster, keys.domain, keys.flavor))
-        healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
+        healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
         barred = node.name in self.failed or node.fenced or not node.ready or node.cordoned
         return labelled and not barred and healthy >= self.peaks[node.name]
 

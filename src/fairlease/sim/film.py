@@ -10,12 +10,15 @@ from fairlease.ledger.audit import audit
 from fairlease.ledger.derive import runs_of
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_instant
-from fairlease.model.record import Key, key
+from fairlease.model.record import Key, key, short
 from fairlease.sim.match import differences, select
+from fairlease.sim.scenario import Subject
+from fairlease.sim.world import World
 
 if TYPE_CHECKING:
-    from fairlease.sim.scenario import Expectation
-    from fairlease.sim.world import World
+    from collections.abc import Callable
+
+    from fairlease.sim.scenario import Expectation, Scenario
 
 View = dict[str, Any]
 _ROOTS = ("name", "spec", "status")
@@ -42,12 +45,17 @@ class Film:
     def check(self, wanted: Expectation) -> None:
         """Compare what is expected with what is now."""
         lines = self._differences(wanted)
-        told: View = {"at": format_instant(self.world.scenario.start + wanted.at), "held": not lines, "expect": wanted.raw}
+        told: View = {
+            "at": format_instant(self.world.scenario.start + wanted.at),
+            "held": not lines,
+            "field": wanted.field,
+            wanted.about.value: wanted.where if wanted.name is None else wanted.name,
+        }
         if lines:
             told["differences"] = lines
-            subject = wanted.subject_run
-            if subject is not None:
-                told["story"] = self.story(subject)
+            about = wanted.name if wanted.about is Subject.RUN else wanted.where.get("runRef.name")
+            if about is not None:
+                told["story"] = self.story(key(about))
         self.expectations.append(told)
 
     def close(self) -> None:
@@ -123,26 +131,57 @@ class Film:
         ]
 
     def _differences(self, wanted: Expectation) -> list[str]:
-        if wanted.kind in ("run", "budget", "reservation"):
-            return self._single(wanted)
+        if wanted.name is not None:
+            return self._single(wanted, wanted.name)
         things, roots = {
-            "leases": (self._leases, _ROOTS),
-            "outcomes": (self._outcomes, _ROOTS),
-            "events": (self._events, ()),
-        }[wanted.kind]
+            Subject.LEASES: (self._leases, _ROOTS),
+            Subject.OUTCOMES: (self._outcomes, _ROOTS),
+            Subject.EVENTS: (self._events, ()),
+        }[wanted.about]
         found = select(things(), wanted.where, roots)
         lines = []
         if wanted.count is not None and len(found) != wanted.count:
-            lines.append(f"wanted {wanted.count} {wanted.kind}, found {len(found)}")
+            lines.append(f"wanted {wanted.count} {wanted.about.value}, found {len(found)}")
         if wanted.each is not None:
             for thing in found:
                 name = thing.get("name", thing.get("object", "it"))
                 lines += differences(wanted.each, thing, str(name))
         return lines
 
-    def _single(self, wanted: Expectation) -> list[str]:
-        name = key(wanted.name)
-        actual = self.run_view(name) if wanted.kind == "run" else self.budget_view(name) if wanted.kind == "budget" else None
+    def _single(self, wanted: Expectation, name: Key) -> list[str]:
+        look = {Subject.RUN: self.run_view, Subject.BUDGET: self.budget_view}.get(wanted.about)
+        actual = None if look is None else look(name)
         if actual is None and wanted.wanted is not None:
-            return [f"there is no {wanted.kind} {wanted.name}"]
+            return [f"there is no {wanted.about.value} {short(name)}"]
         return differences(wanted.wanted, actual)
+
+
+def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, int], None] | None = None) -> Film:
+    """Play a scenario to its end, or to the offset `until`."""
+    world = World(scenario)
+    film = Film(world)
+    end = scenario.start + (scenario.until if until is None else until)
+    steps = [step for step in scenario.steps if scenario.start + step.at <= end]
+    checks = sorted(scenario.expect, key=lambda each: each.at)
+    checks = [each for each in checks if scenario.start + each.at <= end]
+    world.set_up()
+    taken = checked = 0
+    while True:
+        times = [world.next_event()]
+        times.append(scenario.start + steps[taken].at if taken < len(steps) else None)
+        times.append(scenario.start + checks[checked].at if checked < len(checks) else None)
+        now = min((max(when, world.now) for when in times if when is not None), default=None)
+        if now is None or now > end:
+            break
+        world.advance(now)
+        while taken < len(steps) and scenario.start + steps[taken].at <= now:
+            world.take(steps[taken])
+            taken += 1
+        while checked < len(checks) and scenario.start + checks[checked].at <= now:
+            film.check(checks[checked])
+            checked += 1
+        if progress is not None:
+            progress(taken, len(steps))
+    world.now = max(world.now, end)
+    film.close()
+    return film

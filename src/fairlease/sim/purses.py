@@ -41,7 +41,7 @@ class Purses:
 
     def _budget(self, owner: str, now: int) -> BudgetSpec:
         rng = self.rng
-        envelopes = tuple(self._envelope(f"e{index}", now) for index in range(rng.choice((1, 1, 2, 3))))
+        envelopes = tuple(self._envelope(f"e{index}", now) for index in range(rng.choice((1, 2, 2, 3))))
         return self._capped(BudgetSpec(owner=owner, parents=self._parents(), envelopes=envelopes))
 
     def _parents(self) -> tuple[str, ...] | None:
@@ -55,10 +55,10 @@ class Purses:
         start, end = self._window(now)
         envelope = Envelope(
             name=name,
-            flavor=rng.choice(self.flavors),
+            flavor=rng.choice((self.flavors[0], *self.flavors)),
             selector=self._selector(),
-            concurrency=rng.choice((2, 4, 8, 8, 12, 16, 32)),
-            max_gpu_hours=None if rng.random() < 0.5 else rng.choice((1, 4, 8, 16, 64)) * HOUR,
+            concurrency=rng.choice((4, 8, 8, 12, 16, 32, 64)),
+            max_gpu_hours=None if rng.random() < 0.6 else rng.choice((2, 8, 16, 64, 256)) * HOUR,
             start=start,
             end=end,
             sharing=rng.choice((Sharing.FAMILY, Sharing.FAMILY, Sharing.FAMILY, Sharing.NONE)),
@@ -77,7 +77,7 @@ class Purses:
 
     def _window(self, now: int) -> tuple[int | None, int | None]:
         rng = self.rng
-        if rng.random() < 0.5:
+        if rng.random() < 0.6:
             return None, None
         base = now - now % HOUR
         start = None if rng.random() < 0.4 else base + rng.randint(-2, 3) * HOUR

@@ -91,7 +91,7 @@ class Workload:
             return max(view.now, view.next_timer)
         if kind < 0.6:
             return view.now + self.rng.randint(1, 5 * MINUTE)
-        if kind < 0.65:
+        if kind < 0.62:
             return view.now + 4 * HOUR
         return view.now - view.now % GRID + minutes * GRID
 
@@ -100,7 +100,7 @@ class Workload:
         kind = rng.random()
         if kind < 0.45:
             return cmd.Submit(*self.asking.run(at))
-        if kind < 0.62:
+        if kind < 0.6:
             return self._work(view)
         if kind < 0.66:
             return cmd.Cancel(self._any_run(view))
@@ -167,23 +167,22 @@ class Workload:
 
     def _node(self, view: View) -> cmd.AnyCommand:
         rng = self.rng
-        if not view.nodes or rng.random() < 0.05:
+        if not view.nodes or rng.random() < 0.2:
             return cmd.SetNode(rng.choice(self.nodes))
         name = rng.choice(sorted(view.nodes))
         node = view.nodes[name]
         kind = rng.random()
-        if kind < 0.15:
+        if kind < 0.1:
             return cmd.FailNode(name)
-        if kind < 0.2:
+        if kind < 0.13:
             return cmd.RemoveNode(name)
         return cmd.SetNode(self._changed(node, kind))
 
     def _changed(self, node: Node, kind: float) -> Node:
         rng = self.rng
-        if kind < 0.45:
-            home = next(each for each in self.nodes if each.name == node.name)
-            return home
-        if kind < 0.55:
+        if kind < 0.5:
+            return next(each for each in self.nodes if each.name == node.name)
+        if kind < 0.6:
             return replace(node, cordoned=not node.cordoned)
         if kind < 0.7:
             return replace(node, ready=False, pods_dead=rng.random() < 0.7)

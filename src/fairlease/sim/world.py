@@ -6,6 +6,7 @@ of that instant is checked. The world knows what the engine must not: how long w
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,14 +16,12 @@ from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import Ending
-from fairlease.model.objects import BudgetObject, NodeObject
+from fairlease.model.objects import BudgetObject, NodeObject, RunObject
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim import scenario as sc
 from fairlease.sim.work import Jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fairlease.model.node import Node
     from fairlease.model.record import Key
     from fairlease.sim.scenario import Scenario, Step
@@ -71,46 +70,46 @@ class World:
 
     def take(self, step: Step) -> None:
         """One step of the film, and what follows from it at once."""
-        for action in step.actions:
-            if isinstance(action, sc.Restart):
+        for kind, group in groupby(step.actions, type):
+            if kind is sc.Restart:
                 self._restart()
             else:
-                self._tick(*self._commands(action))
+                self._tick(*(command for action in group for command in self._commands(action)))
             self.advance(self.now)
 
     def _commands(self, action: sc.Action) -> list[cmd.AnyCommand]:
-        if isinstance(action, sc.Submit):
-            return [self._submit(each) for each in action.runs]
+        if isinstance(action, sc.Submission):
+            return [self._submit(action)]
         if isinstance(action, sc.NodeChange):
-            return [self._node(action.change, name) for name in action.nodes]
-        if isinstance(action, sc.SetBudgets):
-            return [cmd.SetBudget(budget, spec) for budget, spec in action.budgets]
-        if isinstance(action, sc.Cancel):
-            return [cmd.Cancel(run) for run in action.runs]
-        if isinstance(action, sc.Complete):
+            return [self._node(action.event, name) for name in action.nodes]
+        if isinstance(action, sc.BudgetChange):
+            return [cmd.SetBudget(action.budget, action.spec)]
+        if isinstance(action, sc.Cancellation):
+            return [cmd.Cancel(action.run)]
+        if isinstance(action, sc.Completion):
             return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
-        if isinstance(action, sc.PodFails):
+        if isinstance(action, sc.PodFailure):
             return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
-        assert isinstance(action, sc.Apply), "every action has its command"
-        return [self._object(each) for each in action.objects]
+        assert isinstance(action, sc.Application), "reading lets no other action through"
+        return [self._object(action.item)]
 
     def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
         if each.work is not None:
             self.jobs.add(each.run, each.work, each.spec.runtime.checkpoint)
         return cmd.Submit(each.run, each.spec)
 
-    def _object(self, each: sc.AppliedObject) -> cmd.AnyCommand:
-        if isinstance(each, BudgetObject):
-            return cmd.SetBudget(each.key, each.spec)
-        if isinstance(each, NodeObject):
-            self.nodes[each.node.name] = each.node
-            return cmd.SetNode(each.node)
-        return cmd.Submit(each.key, each.spec)
+    def _object(self, item: BudgetObject | RunObject | NodeObject) -> cmd.AnyCommand:
+        if isinstance(item, BudgetObject):
+            return cmd.SetBudget(item.key, item.spec)
+        if isinstance(item, NodeObject):
+            self.nodes[item.node.name] = item.node
+            return cmd.SetNode(item.node)
+        return cmd.Submit(item.key, item.spec)
 
-    def _node(self, change: sc.Change, name: str) -> cmd.AnyCommand:
-        if change is sc.Change.FAILS:
+    def _node(self, event: sc.NodeEvent, name: str) -> cmd.AnyCommand:
+        if event is sc.NodeEvent.FAILS:
             return cmd.FailNode(name)
-        self.nodes[name] = msgspec.structs.replace(self.nodes[name], **_CHANGES[change])
+        self.nodes[name] = msgspec.structs.replace(self.nodes[name], **_CHANGES[event])
         return cmd.SetNode(self.nodes[name])
 
     def _attempt(self, run: Key) -> int:
@@ -152,44 +151,10 @@ class World:
             self.faults.append(f"the state rebuilt from the ledger at entry {self.scheduler.head.seq} differs from the live one")
 
 
-_CHANGES: dict[sc.Change, dict[str, bool]] = {
-    sc.Change.RETURNS: {"ready": True, "pods_dead": False, "fenced": False},
-    sc.Change.CORDONED: {"cordoned": True},
-    sc.Change.UNCORDONED: {"cordoned": False},
-    sc.Change.NOT_READY: {"ready": False},
-    sc.Change.PODS_DEAD: {"pods_dead": True},
+_CHANGES: dict[sc.NodeEvent, dict[str, bool]] = {
+    sc.NodeEvent.RETURNS: {"ready": True, "pods_dead": False, "fenced": False},
+    sc.NodeEvent.CORDONED: {"cordoned": True},
+    sc.NodeEvent.UNCORDONED: {"cordoned": False},
+    sc.NodeEvent.NOT_READY: {"ready": False},
+    sc.NodeEvent.PODS_DEAD: {"pods_dead": True},
 }
-
-
-def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, int], None] | None = None) -> Film:
-    """Play a scenario to its end, or to the offset `until`."""
-    world = World(scenario)
-    film = Film(world)
-    end = scenario.start + (scenario.until if until is None else until)
-    steps = [step for step in scenario.steps if scenario.start + step.at <= end]
-    checks = sorted(scenario.expect, key=lambda each: each.at)
-    checks = [each for each in checks if scenario.start + each.at <= end]
-    world.set_up()
-    taken = checked = 0
-    while True:
-        times = [world.next_event()]
-        times.append(scenario.start + steps[taken].at if taken < len(steps) else None)
-        times.append(scenario.start + checks[checked].at if checked < len(checks) else None)
-        now = min((max(when, world.now) for when in times if when is not None), default=None)
-        if now is None or now > end:
-            break
-        world.advance(now)
-        while taken < len(steps) and scenario.start + steps[taken].at <= now:
-            world.take(steps[taken])
-            taken += 1
-        while checked < len(checks) and scenario.start + checks[checked].at <= now:
-            film.check(checks[checked])
-            checked += 1
-        if progress is not None:
-            progress(taken, len(steps))
-    world.now = max(world.now, end)
-    film.close()
-    return film
-
-
-from fairlease.sim.film import Film  # noqa: E402 - the film looks at the world, and the world makes the film

@@ -1,0 +1,74 @@
+"""`fairlease audit`: replay the ledger and prove what it claims."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from fairlease.cli.failure import Failure, answer_is_no
+from fairlease.cli.output import Cell, show_table
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, verb
+
+_EXAMPLE = """
+fairlease audit
+fairlease audit --db /backup/ledger.db -o json
+"""
+_SHOWN = 20
+
+
+@verb("audit", example=_EXAMPLE, formats=READ)
+@click.option("--db", metavar="FILE", help="Audit this ledger's file directly; no daemon is needed.")
+def command(session: Session, db: str | None) -> None:
+    """Replay the ledger and prove what it claims.
+
+    The hash chain, one payer per GPU-second, no slot doubled, no cap exceeded at admission, no lease rewritten. Exits
+    with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: nothing else shows that a
+    ledger was cut short.
+    """
+    answer = session.call("audit") if db is None else audit_file(db)
+    session.show(answer, lambda found: _draw(session, found))
+    if not answer["ok"]:
+        raise answer_is_no()
+
+
+def audit_file(path: str) -> Answer:
+    """Audit a file as it lies on the disk, byte by byte."""
+    import msgspec
+
+    from fairlease.ledger.audit import scan
+    from fairlease.ledger.sqlite import SqliteStore
+    from fairlease.ledger.sqlite_file import CannotOpen
+
+    try:
+        with SqliteStore(path, readonly=True) as store:
+            report = scan(store.rows(), _progress if sys.stderr.isatty() else None)
+    except CannotOpen as error:
+        raise Failure(str(error), remedy="give the ledger.db of a daemon's home, or a copy of it") from None
+    answer: Answer = msgspec.to_builtins(report)
+    return answer
+
+
+def _progress(entries: int) -> None:
+    click.echo(f"\r{entries} entries", nl=False, err=True)
+
+
+def _draw(session: Session, answer: Answer) -> None:
+    rows = [
+        (name, Cell("holds", "green") if held else Cell("BROKEN", "red")) for name, held in answer["checks"].items()
+    ]
+    show_table(("CHECK", "RESULT"), rows, colour=session.colour)
+    findings = answer.get("findings") or []
+    if findings:
+        click.echo()
+        shown = [(each["seq"], each["claim"], each["message"]) for each in findings[:_SHOWN]]
+        show_table(("ENTRY", "CHECK", "FINDING"), shown, colour=session.colour)
+        if len(findings) > _SHOWN:
+            click.echo(f"and {len(findings) - _SHOWN} more; `-o json` prints them")
+    head = answer.get("head") or {}
+    click.echo(
+        f"\n{answer['entries']} entries, {answer['leases']} leases; {'all holds' if answer['ok'] else 'NOT as claimed'}"
+    )
+    if head:
+        click.echo(f"head: entry {head.get('seq', 0)}, hash {head.get('hash')}")

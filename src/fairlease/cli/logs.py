@@ -1,0 +1,128 @@
+"""`fairlease logs`: what a run's processes wrote.
+
+The daemon only tells where the files are. This command reads them itself, with the rights of whoever calls it: a daemon
+that is root never opens a file on another's behalf.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from fairlease.cli.failure import NOT_ALLOWED, Failure
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import bare, run_argument, verb
+
+CHUNK = 1 << 16
+POLL_MS = 250
+
+_EXAMPLE = """
+fairlease logs my-run
+fairlease logs my-run --rank 0 -f
+fairlease logs my-run --attempt 1
+"""
+
+
+@verb("logs", example=_EXAMPLE, namespace=True)
+@run_argument()
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Only what this rank wrote.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="A", help="Of this attempt; by default the last.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the run has ended.")
+def command(session: Session, run: str, rank: int | None, attempt: int | None, following: bool) -> None:
+    """Print what a run's processes wrote.
+
+    Lines of several ranks begin with `[rank]`. A run that has not started has written nothing; `-f` waits for it.
+    """
+    reader = LogReader(session, session.key(run), rank, attempt)
+    if following:
+        reader.follow()
+    elif not reader.read():
+        click.echo(f"{bare(session.key(run))} has written nothing", err=True)
+
+
+class Tail:
+    """One file, read from where it was left. Lines with a prefix are printed whole, whoever else writes."""
+
+    def __init__(self, path: str, prefix: bytes) -> None:
+        self.path = Path(path)
+        self.prefix = prefix
+        self.printed = 0
+        self._offset = 0
+        self._rest = b""
+
+    def copy(self, out: BinaryIO, *, last: bool) -> None:
+        """Print what is new; at the end also a line that was never finished."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                while part := file.read(CHUNK):
+                    self._offset += len(part)
+                    self._print(out, part)
+        except FileNotFoundError:
+            return  # The process has not begun to write.
+        except PermissionError:
+            remedy = "ask whoever submitted the run, or an administrator"
+            raise Failure(f"you may not read {self.path}", code=NOT_ALLOWED, remedy=remedy) from None
+        except OSError as error:
+            raise Failure(f"{self.path} cannot be read: {error.strerror or error}") from None
+        if last and self._rest:
+            self._put(out, self.prefix + self._rest + b"\n")
+            self._rest = b""
+
+    def _print(self, out: BinaryIO, part: bytes) -> None:
+        if not self.prefix:
+            self._put(out, part)
+            return
+        *lines, self._rest = (self._rest + part).split(b"\n")
+        if lines:
+            self._put(out, b"".join(self.prefix + line + b"\n" for line in lines))
+
+    def _put(self, out: BinaryIO, text: bytes) -> None:
+        self.printed += len(text)
+        out.write(text)
+
+
+class LogReader:
+    """The files of a run, as they appear."""
+
+    def __init__(self, session: Session, run: str, rank: int | None = None, attempt: int | None = None) -> None:
+        self._session = session
+        self._asked = {"run": run, "rank": rank, "attempt": attempt}
+        self._tails: dict[str, Tail] = {}
+        self._prefixed = False
+
+    def read(self) -> bool:
+        """Print all there is; whether there was anything."""
+        self._copy(self._look(), last=True)
+        return any(tail.printed for tail in self._tails.values())
+
+    def follow(self) -> None:
+        """Print until the run has ended."""
+        head = self._session.call("status")["head"]
+        seen, answer = -1, self._look()
+        while True:
+            if head["seq"] != seen:
+                seen, answer = head["seq"], self._look()
+            self._copy(answer, last=bool(answer["ended"]))
+            if answer["ended"]:
+                return
+            head = self._session.call("wait", seq=seen, timeoutMs=POLL_MS)["head"]
+
+    def _look(self) -> Answer:
+        answer = self._session.call("logs", **self._asked)
+        files = answer["files"]
+        self._prefixed = self._prefixed or len({file["rank"] for file in files}) > 1
+        for file in files:
+            prefix = f"[{file['rank']}] ".encode() if self._prefixed else b""
+            self._tails.setdefault(file["path"], Tail(file["path"], prefix))
+        return answer
+
+    def _copy(self, answer: Answer, *, last: bool) -> None:
+        out = sys.stdout.buffer
+        sys.stdout.flush()
+        for file in answer["files"]:
+            self._tails[file["path"]].copy(out, last=last)
+        out.flush()

@@ -1,0 +1,142 @@
+"""`fairlease watch`: runs as they change. A picture that is redrawn on a terminal; a line for each change in a pipe.
+
+It does not poll: the daemon answers `wait` when its ledger has grown, and only then is anything asked again.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlease.cli.failure import answer_is_no
+from fairlease.cli.output import Cell, as_json, as_yaml, emit
+from fairlease.cli.runs_table import TERMINAL, full_name, gpus, headings, reason, row, whereabouts
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, run_argument, verb
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+WAIT_MS = 30_000
+REDRAW_MS = 5_000
+"""A terminal shows ages, which grow while nothing happens."""
+
+_EXAMPLE = """
+fairlease watch
+fairlease watch my-run other-run --until-done
+fairlease watch my-run -o json | jq -r .status.phase
+"""
+
+
+@verb("watch", example=_EXAMPLE, formats=READ, namespace=True, every=True)
+@run_argument(several=True, required=False)
+@click.option("--until-done", is_flag=True, help="End when all of them have ended; exit with 1 where one failed.")
+def command(session: Session, runs: tuple[str, ...], until_done: bool) -> None:
+    """Watch runs as they change.
+
+    All runs, where none is named. On a terminal the table is redrawn; in a pipe each change is a line, with `-o json`
+    an object.
+    """
+    follow(session, [session.key(run) for run in runs], until_done=until_done)
+
+
+def follow(session: Session, names: Sequence[str], *, until_done: bool, final: bool = False) -> None:
+    """Show runs until they are done, or for ever. `final`: programs get one answer, at the end."""
+    machine = session.output in ("json", "yaml")
+    picture = _live() if sys.stdout.isatty() and not machine else None
+    told: dict[str, tuple[object, ...]] = {}
+    alive: set[str] = set(names)
+    runs: list[Answer] = []
+    with picture or _nothing():
+        for runs in _changes(session, names, REDRAW_MS if picture else WAIT_MS):
+            if picture is not None:
+                picture.update(_drawn(session, runs), refresh=True)
+            elif not (machine and final):
+                _tell(session, runs, told)
+            alive |= {full_name(run) for run in runs if not _ended(run)}
+            if until_done and all(_ended(run) for run in runs):
+                break
+    if machine and final:
+        emit({"runs": runs}, session.output)
+    if any(full_name(run) in alive and run["status"]["phase"] != "Completed" for run in runs):
+        raise answer_is_no()
+
+
+def _nothing() -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _ended(run: Answer) -> bool:
+    return run["status"]["phase"] in TERMINAL
+
+
+def _changes(session: Session, names: Sequence[str], wait_ms: int) -> Iterator[list[Answer]]:
+    """The runs now, and again whenever the ledger has grown. The head is read first: no change falls between."""
+    head = session.call("status")["head"]
+    while True:
+        yield _asked(session, names)
+        head = session.call("wait", seq=head["seq"], timeoutMs=wait_ms)["head"]
+
+
+def _asked(session: Session, names: Sequence[str]) -> list[Answer]:
+    if names:
+        return [listed(session.call("show", run=name)) for name in names]
+    place = {"all": True} if session.all_namespaces else {"namespace": session.namespace or "default"}
+    runs: list[Answer] = session.call("list", **place)["runs"]
+    return runs
+
+
+def listed(run: Answer) -> Answer:
+    """A run of `show` in the shape of `list`."""
+    resources = run["spec"]["resources"]
+    kept = {name: run.get(name) for name in ("name", "namespace")}
+    extra = {"owner": run["spec"]["owner"], "by": run.get("by"), "gpuType": resources["gpuType"]}
+    return {**kept, **extra, "gpus": resources["totalGPUs"], "status": run["status"]}
+
+
+def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object, ...]]) -> None:
+    """A line for each run that is not as it was told last."""
+    for run in runs:
+        status, name = run["status"], full_name(run)
+        now = (status["phase"], gpus(run), reason(status), status.get("message", ""), status.get("attempt"))
+        if told.get(name) == now:
+            continue
+        told[name] = now
+        if session.output == "json":
+            click.echo(as_json(run, compact=True))
+        elif session.output == "yaml":
+            click.echo(f"---\n{as_yaml(run)}", nl=False)
+        else:
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            words = (at, bare(name), status["phase"], gpus(run), reason(status), status.get("message", ""))
+            click.echo("   ".join(str(word) for word in words if word))
+    sys.stdout.flush()
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def _live() -> Live:
+    from rich.live import Live
+
+    return Live(auto_refresh=False)
+
+
+def _drawn(session: Session, runs: Sequence[Answer]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    picture = Table(box=None, pad_edge=False, header_style="bold" if session.colour else "")
+    for heading in headings(session):
+        picture.add_column(heading, no_wrap=heading not in ("REASON", "MESSAGE"))
+    where = whereabouts(session)
+    for run in runs:
+        cells = [cell if isinstance(cell, Cell) else Cell(str(cell or "-")) for cell in row(session, run, where)]
+        picture.add_row(*(Text(cell.text, style=(session.colour and cell.colour) or "") for cell in cells))
+    return picture

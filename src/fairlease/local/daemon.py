@@ -1,0 +1,337 @@
+"""The daemon: one thread, one loop, and the ledger's word before every deed.
+
+    gather    requests that came in, ends of processes that were seen, timers that fell due
+    tick      one decision over all of them, one append: the commit
+    answer    those who asked, now that it is true
+    act       make the processes be as the state says (`processes`), which may be the next thing to report
+
+The daemon may die between any two of its instructions. What was not appended never happened, and its caller got no answer; what
+was appended is acted upon by the next daemon, because acting is nothing but the comparison of ledger and machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairlease import __version__
+from fairlease.engine import command as cmd
+from fairlease.engine.story import Storyteller
+from fairlease.ledger import event as ev
+from fairlease.ledger.sqlite import SqliteStore
+from fairlease.ledger.store import Conflict, Entry
+from fairlease.local.access import Access
+from fairlease.local.answers import Answers
+from fairlease.local.machine import node_commands
+from fairlease.local.metrics import Exporter, Metrics
+from fairlease.local.past import Past
+from fairlease.local.pods import Pods
+from fairlease.local.processes import Ears, Processes
+from fairlease.local.protocol import Fault, fault
+from fairlease.local.server import Refused, Server
+from fairlease.scheduler import Scheduler, Tick
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from fairlease.engine.plan import Refusal
+    from fairlease.ledger.event import AnyEvent
+    from fairlease.local.config import Settings
+    from fairlease.local.machine import Hardware
+    from fairlease.local.processes import Report
+    from fairlease.model.record import Key
+
+COMMANDS_MAX = 4_000
+"""Commands in one tick, unless one request alone brings more: others wait their turn, the loop must not stand still."""
+
+IDLE_S = 60.0
+AGAIN_S = 0.2
+END_S = 30.0
+
+Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
+
+
+class TimedStore(SqliteStore):
+    """The ledger's store, which knows how long its last append took."""
+
+    append_s = 0.0
+
+    def append(self, expected_seq: int, at: int, events: tuple[AnyEvent, ...]) -> Entry:
+        """Append, and keep the time."""
+        begun = time.perf_counter()
+        entry = super().append(expected_seq, at, events)
+        self.append_s = time.perf_counter() - begun
+        return entry
+
+
+class Job:
+    """One request that changes something: its commands are made when its turn comes, from the state as it is then."""
+
+    def __init__(self, build: Build, future: asyncio.Future[list[Refusal | None]]) -> None:
+        self.build = build
+        self.future = future
+        self.received = time.perf_counter()
+        self.commands: list[cmd.AnyCommand] = []
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller, unless it went."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def done(self, answers: list[Refusal | None]) -> None:
+        """Tell the caller, unless it went."""
+        if not self.future.done():
+            self.future.set_result(answers)
+
+
+class Daemon:
+    """The scheduler of one machine."""
+
+    def __init__(self, settings: Settings, hardware: Hardware, log: FilteringBoundLogger) -> None:
+        self.settings = settings
+        self.log = log
+        self.store = TimedStore(settings.ledger)
+        self.scheduler = Scheduler(self.store)
+        self.hardware = hardware
+        self.metrics = Metrics(self.scheduler.state)
+        self.past = Past(self.scheduler)
+        self.access = Access(settings.machine)
+        self.started_at = self.now()
+        self.metrics_url: str | None = None
+        self.closing = False
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._stop = False
+        self._jobs: list[Job] = []
+        self._waiters: list[asyncio.Future[None]] = []
+        self._teller = Storyteller()
+        self._not_before = 0.0
+        ears = Ears(self._loop.add_reader, self._loop.remove_reader)
+        pods = Pods(settings.home, sys.executable)
+        self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
+        self.pods = pods
+        self.processes.devices = hardware.devices
+        self.answers = Answers(self)
+        self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
+        self._exporter = Exporter(self.metrics, self.scheduler, settings.ledger, self.now)
+
+    def now(self) -> int:
+        """Wall-clock milliseconds that never run backwards, whatever is done to the machine's clock."""
+        return max(time.time_ns() // 1_000_000, self.scheduler.state.at)
+
+    # --- life ----------------------------------------------------------------------------------------------------------
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Live until told to stop. `ready` is called when the socket answers."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop)
+        try:
+            self._tick(node_commands(self.scheduler.state, self.settings.policy, self.hardware))
+            await self._server.start()
+            await self._offer_metrics()
+            head = self.scheduler.head
+            self.log.info("up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash)
+            ready()
+            await self._live()
+        finally:
+            await self._server.close()
+            self._exporter.close()
+            self._put_away()
+            self.log.info("down", seq=self.scheduler.head.seq, hash=self.scheduler.head.hash)
+
+    def stop(self) -> None:
+        """Stop soon; work goes on without us."""
+        self._stop = self.closing = True
+        self._wake.set()
+
+    async def end_all(self) -> None:
+        """Cancel every run and wait until its processes are gone."""
+        self.closing = True
+        await self.do(lambda _: [cmd.Cancel(run=run) for run in self.scheduler.state.runs])
+        patience_s = self.settings.machine.grace / 1000 + END_S
+        until = time.monotonic() + patience_s
+        while not self.processes.idle and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+
+    async def do(self, build: Build) -> list[Refusal | None]:
+        """Have commands decided in the next tick; gives the answer to each once it is in the ledger."""
+        job = Job(build, self._loop.create_future())
+        self._jobs.append(job)
+        self._wake.set()
+        return await job.future
+
+    async def changed(self, seq: int, timeout_s: float) -> None:
+        """Wait until the ledger is longer than `seq`."""
+        until = time.monotonic() + timeout_s
+        while self.scheduler.head.seq <= seq and not self._stop and (left := until - time.monotonic()) > 0:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=left)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    async def _offer_metrics(self) -> None:
+        asked = self.settings.machine.metrics_port
+        port = METRICS_DEFAULT if asked is None else asked
+        if port == 0:
+            return
+        try:
+            await self._exporter.start(port)
+        except OSError as error:
+            if asked is not None:
+                raise
+            self.log.warning("no metrics", port=port, error=str(error))
+            return
+        self.metrics_url = f"http://127.0.0.1:{port}/metrics"
+
+    def _put_away(self) -> None:
+        self._release_waiters()
+        for job in self._jobs:
+            job.fail(Refused(fault(Fault.Stopping, "the daemon stops")))
+        try:
+            self.scheduler.save_snapshot(force=True)
+        except (sqlite3.Error, OSError) as error:
+            self.log.warning("no snapshot", error=str(error))
+        self.store.close()
+
+    # --- the loop ------------------------------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        reports = self.processes.reconcile(self.scheduler.state)
+        while not self._stop:
+            if not (reports or self._jobs):
+                await self._sleep()
+            for report in reports:
+                self.log.info("seen", command=repr(report.command), message=report.message)
+            self._turn(reports)
+            await asyncio.sleep(0)  # those who wrote meanwhile share the next append
+            reports = self.processes.reconcile(self.scheduler.state)
+
+    async def _sleep(self) -> None:
+        """Until a request, the end of a process, a timer, or a look that is due."""
+        waits = [IDLE_S]
+        timer = self.scheduler.next_timer()
+        if timer is not None:
+            waits.append(max((timer - time.time_ns() // 1_000_000) / 1000, self._not_before - time.monotonic(), 0.001))
+        look_ms = self.processes.next_look_ms()
+        if look_ms is not None:
+            waits.append(max(look_ms / 1000, 0.001))
+        handle = self._loop.call_later(min(waits), self._wake.set)
+        await self._wake.wait()
+        self._wake.clear()
+        handle.cancel()
+
+    def _turn(self, reports: list[Report]) -> None:
+        """One tick over all that is there; where it fails, each request by itself, so that one bad egg spoils no other."""
+        jobs, size = self._take()
+        observed = [report.command for report in reports]
+        try:
+            self._tick([*observed, *(each for job in jobs for each in job.commands)], jobs, len(observed))
+        except Conflict:
+            self.log.critical("another writer appended to the ledger; stepping down")
+            self._fail(jobs, Refused(fault(Fault.Stopping, "another writer appended to the ledger")))
+            self.stop()
+        except (sqlite3.Error, OSError) as error:
+            self.log.exception("nothing was decided: the ledger cannot be written")
+            self._fail(jobs, Refused(fault(Fault.Unavailable, f"the ledger cannot be written: {error}")))
+            self._not_before = time.monotonic() + 1.0
+        except Exception:
+            self.log.exception("nothing was decided: a tick failed", commands=size)
+            self._one_by_one(jobs, observed)
+
+    def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
+        for commands, owners in [([each], []) for each in observed] + [(job.commands, [job]) for job in jobs]:
+            try:
+                self._tick(commands, owners, 0 if owners else 1)
+            except Exception as error:
+                self.log.exception("a request failed", commands=[type(each).__name__ for each in commands[:5]])
+                self._fail(owners, error)
+        self._not_before = time.monotonic() + 1.0
+
+    def _take(self) -> tuple[list[Job], int]:
+        """The requests of the next tick. Each makes its commands now, knowing the names that those before it take."""
+        taken: set[Key] = set()
+        jobs: list[Job] = []
+        size = 0
+        while self._jobs and size < COMMANDS_MAX:
+            job = self._jobs.pop(0)
+            if job.future.done():
+                continue  # the caller went before its turn
+            try:
+                job.commands = job.build(taken)
+            except Exception as error:  # noqa: BLE001 - a refusal, or a fault that is the request's own
+                job.fail(error)
+                continue
+            jobs.append(job)
+            size += len(job.commands)
+        return jobs, size
+
+    def _tick(self, commands: list[cmd.AnyCommand], jobs: list[Job] | None = None, skip: int = 0) -> None:
+        begun = time.perf_counter()
+        tick = self.scheduler.tick(self.now(), *commands, cmd.TimePassed())
+        seconds = time.perf_counter() - begun
+        if tick.entry is None:
+            self._not_before = time.monotonic() + AGAIN_S  # a timer that changes nothing must not spin
+        self._keep(tick, seconds)
+        at = skip
+        for job in jobs or []:
+            job.done(list(tick.decision.answers[at : at + len(job.commands)]))
+            at += len(job.commands)
+            for each in job.commands:
+                if isinstance(each, cmd.Submit):
+                    self.metrics.admitted(time.perf_counter() - job.received)
+
+    def _keep(self, tick: Tick, seconds: float) -> None:
+        """Everybody who follows the ledger learns of the entry."""
+        self.metrics.ticked(tick, seconds)
+        if tick.entry is None:
+            return
+        self.metrics.appended(self.store.append_s)
+        self.past.follow(tick.entry)
+        self._tell(tick, tick.entry, seconds)
+        self._release_waiters()
+        self.scheduler.save_snapshot()
+
+    def _tell(self, tick: Tick, entry: Entry, seconds: float) -> None:
+        """Log every decision, with its counters, and every change of anything else."""
+        took_ms = round(seconds * 1000, 3)
+        for each in tick.decision.tries:
+            self.log.info(
+                "decision", run=each.run, result=each.result.value, runs=each.runs, counters=each.tally, seq=entry.seq, ms=took_ms
+            )
+        for event in entry.events:
+            if isinstance(event, ev.RunDeferred) and len(event.runs) > 1:
+                told = {"reason": event.reason.value, "message": event.message}
+                self.log.info("event", object="Run", runs=len(event.runs), first=event.runs[0], seq=entry.seq, **told)
+                continue
+            for line in self._teller.tell(entry.at, event):
+                told = {"reason": line.reason, "message": line.message}
+                self.log.info("event", object=line.object, warning=line.warning, seq=entry.seq, **told)
+
+    def _release_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _fail(self, jobs: list[Job], error: Exception) -> None:
+        for job in jobs:
+            job.fail(error)
+
+    def _report(self, error: BaseException) -> None:
+        self.log.error("a request was not answered", exc_info=error)
+
+
+METRICS_DEFAULT = 9464
+
+
+async def serve(settings: Settings, hardware: Hardware, log: Any, ready: Callable[[], None]) -> None:  # noqa: ANN401 - structlog's
+    """Run a daemon until it is told to stop."""
+    daemon = Daemon(settings, hardware, log)
+    await daemon.run(ready)

@@ -1,0 +1,99 @@
+"""Runs, whether they live or are over: how each was asked for and how it stands, with the recent ones at hand.
+
+The state forgets a run when it ends; the ledger does not. To look one up there means to decode the entries that name it, so those
+that ended lately are kept as they were when they ended.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlease.engine import view
+from fairlease.ledger import event as ev
+from fairlease.ledger.store import Ending
+from fairlease.model.record import Key, short, split
+
+if TYPE_CHECKING:
+    from fairlease.ledger.store import Entry
+    from fairlease.model.run import RunSpec
+    from fairlease.scheduler import Scheduler
+
+KEPT = 10_000
+
+
+class Asked(NamedTuple):
+    """How a run was asked for, and how it ended, if it did."""
+
+    run: Key
+    spec: RunSpec
+    submitted_at: int
+    by: str | None
+    ending: Ending | None = None
+
+
+class Past:
+    """Looks runs up."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._ended: OrderedDict[Key, Asked] = OrderedDict()
+        self._living = {run.key: Asked(run.key, run.spec, run.submitted_at, run.by) for run in scheduler.state.runs.values()}
+
+    def follow(self, entry: Entry) -> None:
+        """An entry was appended."""
+        for event in entry.events:
+            if isinstance(event, ev.RunSubmitted):
+                self._living[event.run] = Asked(event.run, event.spec, entry.at, event.by)
+            elif isinstance(event, ev.RunEnded):
+                asked = self._living.pop(event.run)
+                self._keep(asked._replace(ending=Ending(seq=entry.seq, at=entry.at, ended=event)))
+
+    def find(self, run: Key) -> Asked | None:
+        """A run by its name; None where there never was one."""
+        found = self._living.get(run) or self._ended.get(run)
+        if found is None and run in self._scheduler.state.ended:
+            found = self._remember(run)
+        return found
+
+    def ended(self, limit: int) -> list[Key]:
+        """The runs that ended last, the latest first."""
+        return [each.ended.run for each in self._scheduler.store.endings(limit)]
+
+    def status(self, asked: Asked, now: int) -> dict[str, Any]:
+        """How it stands."""
+        live = self._scheduler.state.runs.get(asked.run)
+        if live is not None:
+            return view.run_status(live, now)
+        assert asked.ending is not None, "what does not live has ended"
+        return view.ended_status(asked.spec, asked.submitted_at, asked.ending)
+
+    def row(self, asked: Asked, now: int) -> dict[str, Any]:
+        """One line of a list."""
+        resources = asked.spec.resources
+        return {
+            "name": short(asked.run),
+            "namespace": split(asked.run)[0],
+            "owner": asked.spec.owner,
+            "by": asked.by,
+            "gpuType": resources.gpu_type,
+            "gpus": resources.total_gpus,
+            "status": self.status(asked, now),
+        }
+
+    def _remember(self, run: Key) -> Asked | None:
+        asked: Asked | None = None
+        for moment in self._scheduler.store.story(run):
+            event = moment.event
+            if isinstance(event, ev.RunSubmitted):
+                asked = Asked(run, event.spec, moment.at, event.by)
+            elif isinstance(event, ev.RunEnded) and asked is not None:
+                asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
+        if asked is not None:
+            self._keep(asked)
+        return asked
+
+    def _keep(self, asked: Asked) -> None:
+        self._ended[asked.run] = asked
+        while len(self._ended) > KEPT:
+            self._ended.popitem(last=False)
