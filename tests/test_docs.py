@@ -16,7 +16,11 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def test_every_guide_is_in_the_list_of_those_that_are_run() -> None:
-    found = {str(path.relative_to(ROOT)) for folder in ("user-guide", "operator-guide") for path in (ROOT / "docs" / folder).glob("*.md")}
+    found = {
+        str(path.relative_to(ROOT))
+        for folder in ("user-guide", "operator-guide")
+        for path in (ROOT / "docs" / folder).glob("*.md")
+    }
     assert found == set(GUIDES), "add the new guide to GUIDES, so that its commands are run"
 
 
@@ -33,7 +37,13 @@ def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) 
     stop = ["fairlease", "down", "--end"]
     try:
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
         )
     finally:
         subprocess.run(stop, cwd=tmp_path, env=environment, capture_output=True, timeout=60, check=False)

@@ -7,6 +7,7 @@ waiting may be enough; `remedy` says what would change the answer. The names are
 from __future__ import annotations
 
 import enum
+from typing import Self
 
 
 class Reason(enum.Enum):
@@ -16,7 +17,7 @@ class Reason(enum.Enum):
     transient: bool
     remedy: str
 
-    def __new__(cls, value: str, code: int, transient: bool, remedy: str) -> Reason:  # noqa: FBT001 - a row of a table, read by column
+    def __new__(cls, value: str, code: int, transient: bool, remedy: str) -> Self:  # noqa: FBT001 - a row of a table, read by column
         """Keep the name as the value and hang the other columns on it."""
         member = object.__new__(cls)
         member._value_ = value
@@ -33,13 +34,33 @@ class Reason(enum.Enum):
     ACLDenied = "ACLDenied", 104, False, "ask the sponsor to allow lending to this owner"
     BorrowLimit = "BorrowLimit", 105, False, "raise funding.maxBorrowGPUs or ask for fewer GPUs"
     LendingCapExceeded = "LendingCapExceeded", 106, True, "wait for loans to end, or have the lending cap raised"
-    ConcurrencyCapExceeded = "ConcurrencyCapExceeded", 107, True, "wait for runs on this money to end, or have the concurrency raised"
-    IntegralCapExceeded = "IntegralCapExceeded", 108, True, "ask for less time or fewer GPUs, or have maxGPUHours raised"
-    AggregateCapExceeded = "AggregateCapExceeded", 109, True, "wait for runs under the aggregate cap to end, or have it raised"
+    ConcurrencyCapExceeded = (
+        "ConcurrencyCapExceeded",
+        107,
+        True,
+        "wait for runs on this money to end, or have the concurrency raised",
+    )
+    IntegralCapExceeded = (
+        "IntegralCapExceeded",
+        108,
+        True,
+        "ask for less time or fewer GPUs, or have maxGPUHours raised",
+    )
+    AggregateCapExceeded = (
+        "AggregateCapExceeded",
+        109,
+        True,
+        "wait for runs under the aggregate cap to end, or have it raised",
+    )
 
     # Pack and order.
     NoRoom = "NoRoom", 200, True, "wait for GPUs to be free"
-    NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller groups or another location: no set of nodes could hold it"
+    NeverFits = (
+        "NeverFits",
+        201,
+        False,
+        "ask for fewer GPUs, smaller groups or another location: no set of nodes could hold it",
+    )
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
 
@@ -86,6 +107,7 @@ class Reason(enum.Enum):
     Chosen = "Chosen", 700, False, "nothing to change"
     NotNeeded = "NotNeeded", 701, False, "nothing to change"
     OutOfScope = "OutOfScope", 702, False, "widen the location, or the selectors of the money"
+    NotShared = "NotShared", 704, False, "ask its owner to set sharing: family, or to lend"
     Fragmented = "Fragmented", 703, True, "wait, or use smaller pods: the free GPUs lie on too many nodes"
 
 

@@ -26,14 +26,14 @@ def command(session: Session, end: bool) -> None:
     """
     try:
         pid = session.call("status")["pid"]
-        session.call("stop", end=end or None)
+        left = session.call("stop", end=end)["left"]
     except Failure as failure:
         if failure.exit_code != NO_DAEMON:
             raise
         click.echo("no daemon is running", err=True)
         return
     _wait_until_gone(session, pid)
-    click.echo(f"stopped (pid {pid})")
+    click.echo(f"stopped (pid {pid}){'; runs go on, and the next daemon finds them' if left else ''}")
 
 
 def _wait_until_gone(session: Session, pid: int) -> None:

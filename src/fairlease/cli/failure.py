@@ -53,7 +53,7 @@ class Failure(click.ClickException):
         """The whole of it, as it is printed."""
         head = ": ".join(part for part in ("fairlease", self.reason, self.message) if part)
         lines = [head, *(f"  {problem}" for problem in self.problems)]
-        if self.remedy and self.remedy != "nothing to change":
+        if self.remedy and self.remedy != "nothing to change" and self.remedy not in self.message:
             lines.append(f"  to mend it: {self.remedy}")
         return "\n".join(lines)
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import click
 
-from fairlease.cli.output import NOTHING, age, between, show_table
+from fairlease.cli.output import NOTHING, age, between, show_table, warn_of_limit
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, complete_runs, verb
+from fairlease.cli.verb import READ, bare, complete_runs, limit_option, verb
 
 _EXAMPLE = """
 fairlease leases --open
@@ -46,16 +46,18 @@ class When(click.ParamType[str]):
 @click.option("--open/--closed", "is_open", default=None, help="Only leases that are open, or that are not.")
 @click.option("--since", type=When(), metavar="TIME", help="Only leases that were open at or after this time.")
 @click.option("--until", type=When(), metavar="TIME", help="Only leases that were open before this time.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many.")
-def command(session: Session, is_open: bool | None, **asked: str | int | None) -> None:
+@limit_option()
+def command(session: Session, is_open: bool | None, limit: int, **asked: str | None) -> None:
     """List leases, open and closed.
 
     In the order in which they were opened. A TIME is RFC 3339 or how long ago: `90m`, `2d`.
     """
     for name in ("run", "budget"):
-        if isinstance(asked[name], str):
-            asked[name] = session.key(str(asked[name]))
-    session.show(session.call("leases", open=is_open, **asked), lambda answer: _draw(session, answer))
+        if (given := asked[name]) is not None:
+            asked[name] = session.key(given)
+    answer = session.call("leases", open=is_open, limit=limit, **asked)
+    session.show(answer, lambda found: _draw(session, found))
+    warn_of_limit(len(answer["leases"]), limit)
 
 
 def _draw(session: Session, answer: Answer) -> None:

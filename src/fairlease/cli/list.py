@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.output import show_table
+from fairlease.cli.output import show_table, warn_of_limit
 from fairlease.cli.runs_table import headings, row, whereabouts
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, verb
+from fairlease.cli.verb import READ, limit_option, verb
 
 PHASES = ("Pending", "Running", "Completed", "Failed")
 _EXAMPLE = """
@@ -22,16 +22,20 @@ fairlease list --owner org:team-a -A -o json | jq -r '.runs[].name'
 @click.option(
     "--phase", type=click.Choice(["Pending", "Running", "Completed", "Failed"]), help="Only runs in this phase."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many, the latest first.")
-def command(session: Session, owner: str | None, phase: str | None, limit: int | None) -> None:
+@click.option("--active", is_flag=True, help="Only runs that wait or run.")
+@limit_option()
+def command(session: Session, owner: str | None, phase: str | None, active: bool, limit: int) -> None:
     """List runs.
+
+    Those that live, in the order in which they were asked for; then those that ended, the latest first.
 
     GPUS is the width; of an elastic run, least/now/most. START tells how long ago it started, AGE how long ago it was
     submitted.
     """
-    asked: dict[str, object] = {"owner": owner, "phase": phase, "limit": limit}
-    asked |= {"all": True} if session.all_namespaces else {"namespace": session.namespace or "default"}
-    session.show(session.call("list", **asked), lambda answer: _draw(session, answer))
+    asked = {"owner": owner, "phase": phase, "namespace": session.where(), "all": not active, "limit": limit}
+    answer = session.call("list", **asked)
+    session.show(answer, lambda found: _draw(session, found))
+    warn_of_limit(len(answer["runs"]), limit)
 
 
 def _draw(session: Session, answer: Answer) -> None:

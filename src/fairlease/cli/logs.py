@@ -1,18 +1,20 @@
 """`fairlease logs`: what a run's processes wrote.
 
-The daemon only tells where the files are. This command reads them itself, with the rights of whoever calls it: a daemon
-that is root never opens a file on another's behalf.
+The daemon only tells where the files are. This command reads them itself, with the rights of whoever calls it; a
+daemon that is root opens a file on another's behalf only where it belongs to a run of the caller's own owner.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-from fairlease.cli.failure import NOT_ALLOWED, Failure
+from fairlease.cli.failure import Failure
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import bare, run_argument, verb
 
@@ -46,9 +48,10 @@ def command(session: Session, run: str, rank: int | None, attempt: int | None, f
 class Tail:
     """One file, read from where it was left. Lines with a prefix are printed whole, whoever else writes."""
 
-    def __init__(self, path: str, prefix: bytes) -> None:
+    def __init__(self, path: str, prefix: bytes, fetch: Callable[[int], Answer]) -> None:
         self.path = Path(path)
         self.prefix = prefix
+        self._fetch = fetch
         self.printed = 0
         self._offset = 0
         self._rest = b""
@@ -64,13 +67,21 @@ class Tail:
         except FileNotFoundError:
             return  # The process has not begun to write.
         except PermissionError:
-            remedy = "ask whoever submitted the run, or an administrator"
-            raise Failure(f"you may not read {self.path}", code=NOT_ALLOWED, remedy=remedy) from None
+            self._copy_from_daemon(out)
         except OSError as error:
             raise Failure(f"{self.path} cannot be read: {error.strerror or error}") from None
         if last and self._rest:
             self._put(out, self.prefix + self._rest + b"\n")
             self._rest = b""
+
+    def _copy_from_daemon(self, out: BinaryIO) -> None:
+        """A colleague's run: the file is not ours to open, but the daemon knows whether we may read what is in it."""
+        while True:
+            part = self._fetch(self._offset)
+            if part["next"] == self._offset:
+                return
+            self._offset = part["next"]
+            self._print(out, part["text"].encode())
 
     def _print(self, out: BinaryIO, part: bytes) -> None:
         if not self.prefix:
@@ -86,13 +97,14 @@ class Tail:
 
 
 class LogReader:
-    """The files of a run, as they appear."""
+    """The files of a run, as they appear: those of the attempt that was asked for, else of the last and what follows it."""
 
     def __init__(self, session: Session, run: str, rank: int | None = None, attempt: int | None = None) -> None:
         self._session = session
-        self._asked = {"run": run, "rank": rank, "attempt": attempt}
+        self._asked: dict[str, Any] = {"run": run, "rank": rank, "attempt": attempt}
         self._tails: dict[str, Tail] = {}
         self._prefixed = False
+        self._first: int | None = None
 
     def read(self) -> bool:
         """Print all there is; whether there was anything."""
@@ -113,12 +125,18 @@ class LogReader:
 
     def _look(self) -> Answer:
         answer = self._session.call("logs", **self._asked)
-        files = answer["files"]
+        if self._first is None and answer["files"]:
+            self._first = self._asked["attempt"] or max(file["attempt"] for file in answer["files"])
+        answer["files"] = files = [file for file in answer["files"] if file["attempt"] >= (self._first or 0)]
         self._prefixed = self._prefixed or len({file["rank"] for file in files}) > 1
         for file in files:
             prefix = f"[{file['rank']}] ".encode() if self._prefixed else b""
-            self._tails.setdefault(file["path"], Tail(file["path"], prefix))
+            fetch = partial(self._fetched, file["attempt"], file["rank"])
+            self._tails.setdefault(file["path"], Tail(file["path"], prefix, fetch))
         return answer
+
+    def _fetched(self, attempt: int, rank: int, offset: int) -> Answer:
+        return self._session.call("logs.read", run=self._asked["run"], attempt=attempt, rank=rank, offset=offset)
 
     def _copy(self, answer: Answer, *, last: bool) -> None:
         out = sys.stdout.buffer

@@ -71,6 +71,12 @@ def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, col
         click.echo(empty, err=True)
 
 
+def warn_of_limit(found: int, limit: int) -> None:
+    """Say that there may be more: a list that was cut in silence is believed to be whole."""
+    if found >= limit:
+        click.echo(f"only the first {limit} are shown; --limit shows more", err=True)
+
+
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool = False, width: int | None = None
 ) -> Iterator[str]:

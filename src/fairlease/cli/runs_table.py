@@ -9,6 +9,7 @@ from fairlease.cli.session import Answer, Session
 
 HEADINGS = ("NAME", "OWNER", "PHASE", "GPUS", "START", "AGE", "PAYER", "REASON")
 WIDE = ("NODES", "DOMAIN", "BORROWED", "MESSAGE")
+LEASES_MAX = 10_000
 TERMINAL = ("Completed", "Failed")
 
 
@@ -38,7 +39,7 @@ def _add(names: list[str], name: str) -> None:
 
 def whereabouts(session: Session) -> Whereabouts:
     """Ask for them; nodes only where their domains are shown."""
-    leases = session.call("leases", open=True)["leases"]
+    leases = session.call("leases", open=True, limit=LEASES_MAX)["leases"]
     return Whereabouts(leases, session.call("nodes")["nodes"] if session.wide else [])
 
 

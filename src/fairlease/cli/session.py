@@ -40,6 +40,10 @@ class Session:
         """Whether a table shall show all its columns."""
         return self.output == "wide"
 
+    def where(self) -> str | None:
+        """The namespace to ask for; None where all are wanted."""
+        return None if self.all_namespaces else self.namespace or "default"
+
     def key(self, name: str) -> str:
         """The full name of a run or Budget: `namespace/name`, where it does not bring its namespace itself."""
         return name if "/" in name else f"{self.namespace or 'default'}/{name}"
@@ -84,7 +88,9 @@ def refused(error: Error) -> Failure:
     code = BAD_INPUT if error.exit in (0, NO) else error.exit
     reason = "" if error.reason in _SPEAK_FOR_THEMSELVES else error.reason
     problems = [problem_line(each) for each in error.problems]
-    return Failure(error.message, code=code, reason=reason, remedy=error.remedy, problems=problems)
+    count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+    message = f"{count} in what was sent; nothing was done" if problems else error.message
+    return Failure(message, code=code, reason=reason, remedy=error.remedy, problems=problems)
 
 
 def problem_line(problem: object) -> str:

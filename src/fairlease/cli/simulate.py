@@ -50,8 +50,8 @@ def command(
 def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> None:
     from fairlease.model.amount import parse_duration
     from fairlease.model.document import Invalid
-    from fairlease.sim.scenario_file import load_scenario
     from fairlease.sim.film import play
+    from fairlease.sim.scenario_file import load_scenario
 
     try:
         end = None if until is None else parse_duration(until)
@@ -59,11 +59,11 @@ def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> 
         raise Failure(f"--until: {error}", remedy="write a duration, such as 90m or 2h") from None
     try:
         scenario = load_scenario(file)
+        with _bar(len(scenario.steps), shown=bar) as advance:
+            film = play(scenario, end, lambda taken, _steps: advance(taken))
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
-        raise Failure(f"{file} is not a scenario", code=BAD_INPUT, problems=problems) from None
-    with _bar(len(scenario.steps), shown=bar) as advance:
-        film = play(scenario, end, lambda taken, _steps: advance(taken))
+        raise Failure(f"{file} cannot be played", code=BAD_INPUT, problems=problems) from None
     if session.output == "text":
         _tell(session, film)
     else:
@@ -100,11 +100,12 @@ def _tell(session: Session, film: Film) -> None:
         for each in status["usage"]
     ]
     show_table(("BUDGET", "ENVELOPE", "GPUS", "CONSUMED", "COMMITTED"), used, colour=session.colour)
+    head = f"head {result['head']['seq']} {result['head']['hash']}"
     held = len(film.expectations) - len(film.failures)
     audit = result["audit"]
     click.echo()
     click.echo(
-        f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, head {result['head']['seq']} {result['head']['hash']}"
+        f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, {head}"
     )
     click.echo(f"expectations: {held} of {len(film.expectations)} held; audit: {'passed' if audit['ok'] else 'FAILED'}")
     for line in _failures(film):

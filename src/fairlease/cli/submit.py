@@ -22,7 +22,8 @@ generate-runs | fairlease submit -f - -o json
 def command(session: Session, files: tuple[str, ...], wait: bool) -> None:
     """Submit runs from files.
 
-    All of them or none: where one is refused, nothing is submitted.
+    All of them or none: where one is refused, nothing is submitted. A run that names no `workdir` works in the directory
+    you submit it from.
     """
     answer = session.call("submit", objects=read_objects(files, "Run", session.namespace))
     if wait:

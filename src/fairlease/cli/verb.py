@@ -116,6 +116,12 @@ def bare(full: str) -> str:
     return full.removeprefix("default/")
 
 
+def limit_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How much of what may be long."""
+    number = click.IntRange(min=1, max=10_000)
+    return click.option("--limit", type=number, default=100, show_default=True, metavar="N", help="At most so many.")
+
+
 def run_argument(*, several: bool = False, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The run, or the runs, that a verb is about."""
     name = "runs" if several else "run"

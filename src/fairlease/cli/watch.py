@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+LIMIT = 1_000
 WAIT_MS = 30_000
 REDRAW_MS = 5_000
 """A terminal shows ages, which grow while nothing happens."""
@@ -77,18 +78,23 @@ def _ended(run: Answer) -> bool:
 
 
 def _changes(session: Session, names: Sequence[str], wait_ms: int) -> Iterator[list[Answer]]:
-    """The runs now, and again whenever the ledger has grown. The head is read first: no change falls between."""
+    """The runs now, and again whenever the ledger has grown. The head is read first: no change falls between.
+
+    Where none is named, those that had ended before we looked are past: nothing will happen to them.
+    """
     head = session.call("status")["head"]
+    runs = _asked(session, names)
+    past = set() if names else {full_name(run) for run in runs if _ended(run)}
     while True:
-        yield _asked(session, names)
+        yield [run for run in runs if full_name(run) not in past]
         head = session.call("wait", seq=head["seq"], timeoutMs=wait_ms)["head"]
+        runs = _asked(session, names)
 
 
 def _asked(session: Session, names: Sequence[str]) -> list[Answer]:
     if names:
         return [listed(session.call("show", run=name)) for name in names]
-    place = {"all": True} if session.all_namespaces else {"namespace": session.namespace or "default"}
-    runs: list[Answer] = session.call("list", **place)["runs"]
+    runs: list[Answer] = session.call("list", namespace=session.where(), all=True, limit=LIMIT)["runs"]
     return runs
 
 

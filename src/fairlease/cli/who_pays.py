@@ -16,7 +16,7 @@ fairlease who-pays --owner org:team-a -o json
 
 @verb("who-pays", example=_EXAMPLE, formats=READ, namespace=True)
 @run_argument(required=False)
-@click.option("--owner", metavar="OWNER", help="All runs of this owner.")
+@click.option("--owner", metavar="OWNER", help="All runs of this owner, and of owners below it, that hold GPUs.")
 def command(session: Session, run: str | None, owner: str | None) -> None:
     """Show who pays for a run, or for an owner's runs.
 

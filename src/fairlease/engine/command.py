@@ -1,4 +1,4 @@
-"""What the engine can be told: requests and observations. They are wishes and reports; only what `decide` makes of them is a fact."""
+"""What the engine can be told: requests and observations. Only what `decide` makes of them is a fact."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Purse:
     @staticmethod
     def _affordable(left: int, taken: int, per_gpu: int) -> int:
         """GPUs whose worst case fits into the hours left."""
-        if left < 0:
+        if left <= 0:
             return 0
         return PLENTY if per_gpu == 0 else left // per_gpu - taken
 

@@ -183,7 +183,9 @@ class Engine:
             return list(queue.shapes.values())
         found = {key: queue.shapes[key] for key in dirty.shapes if key in queue.shapes}
         if dirty.topology:
-            found |= {key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology}
+            found |= {
+                key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology
+            }
         for flavor in dirty.flavors:
             pool = state.capacity.pools.get(flavor)
             idle = bool(state.opportunistic or state.overdrawn)
@@ -242,5 +244,6 @@ class Engine:
         if told:
             self.emit(ev.RunDeferred(runs=told, reason=refusal.reason, message=refusal.message, tally=refusal.tally))
         elif shape.reason is not refusal.reason:
-            self.emit(ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally))
-
+            self.emit(
+                ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
+            )

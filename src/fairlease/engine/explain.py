@@ -95,11 +95,11 @@ def visits(state: State, family: Family, run: RunState, now: int, width: int) ->
         found.append(
             Visit(offer.place.value, Key(budget), name, offer.account.owner, offer.inside, pods * size, seen, reason)
         )
-    withheld = [entry for entry in family.order(run.signature) if entry.withheld]
-    found += [
-        Visit(entry.place.value, Key(entry.account.id[0]), entry.account.id[1], entry.account.owner, True, 0, 0, Reason.Forbidden)
-        for entry in withheld
-    ]
+    for entry in family.order(run.signature):
+        if entry.withheld:
+            budget, name = entry.account.id
+            owner, inside = entry.account.owner, True
+            found.append(Visit(entry.place.value, Key(budget), name, owner, inside, 0, 0, Reason.NotShared))
     return found
 
 
@@ -115,7 +115,9 @@ def _domains(planner: Planner, width: int, plan: Plan | None) -> list[DomainVisi
     found = []
     for domain in sorted(pool.domains.values(), key=lambda each: (each.free, each.order)):
         pods = packer.pods(domain) if domain.mask & reach else 0
-        reason = _domain_answer(domain, reach, pods, per_group, need.size, chosen=id(domain) in chosen, started=plan is not None)
+        reason = _domain_answer(
+            domain, reach, pods, per_group, need.size, chosen=id(domain) in chosen, started=plan is not None
+        )
         region, cluster, name = domain.key
         found.append(DomainVisit(name, cluster, region, domain.free, pods // per_group, reason))
     return found
@@ -131,4 +133,3 @@ def _domain_answer(
     if pods >= per_group:
         return Reason.NotNeeded if started else Reason.Chosen
     return Reason.Fragmented if domain.free >= per_group * size else Reason.NoRoom
-

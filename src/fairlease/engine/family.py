@@ -61,7 +61,8 @@ class Family:
         rings = _rings(raw)
         self.cycles = {owner for owner, ring in rings.items() if len(ring) > 1 or owner in raw[owner]}
         self._parents = {
-            owner: {parent for parent in parents if rings.get(parent) is not rings[owner]} for owner, parents in raw.items()
+            owner: {parent for parent in parents if rings.get(parent) is not rings[owner]}
+            for owner, parents in raw.items()
         }
         self._children: dict[str, set[str]] = {}
         for owner in self._budgets:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
+from fairlease.engine.elastic import shed
 from fairlease.engine.plan import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.record import Key, key, short, split
@@ -49,7 +50,9 @@ def _remove_budget(engine: Engine, command: cmd.RemoveBudget) -> Refusal | None:
 def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
     state = engine.state
     if command.run in state.runs or command.run in state.ended:
-        return _refuse(Reason.AlreadyExists, f"a run {short(command.run)} exists already; {Reason.AlreadyExists.remedy}")
+        return _refuse(
+            Reason.AlreadyExists, f"a run {short(command.run)} exists already; {Reason.AlreadyExists.remedy}"
+        )
     engine.emit(ev.RunSubmitted(run=command.run, spec=command.spec, by=command.by))
     run = state.runs[command.run]
     namespace, _ = split(command.run)
@@ -166,11 +169,10 @@ def drain(engine: Engine, unit: Unit) -> None:
     """Overdrawn work under Drain whose grace is over: a rigid run goes whole, an elastic one loses the group if it can."""
     run = engine.state.runs[Key(unit[0])]
     reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
-    group = [lease for lease in run.held if lease.group == unit[3]]
-    active = sum(lease.gpus for lease in group if lease.rank >= 0)
-    elastic = run.spec.malleable
-    if elastic is not None and run.width - active >= elastic.min_total_gpus:
-        engine.emit(ev.LeasesClosed(run=run.key, names=tuple(lease.name for lease in group), reason=reason))
+    going = shed(run, unit[3])
+    if going is not None:
+        names = tuple(lease.name for lease in run.held if lease.group in going)
+        engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=reason))
         return
     engine.emit(ev.LeasesClosed(run=run.key, reason=reason))
     preempt(engine, run, reason, message)

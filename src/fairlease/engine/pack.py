@@ -24,9 +24,9 @@ REMEMBERED_MAX = 4_096
 
 
 class Block(NamedTuple):
-    """`count` groups alike: so many active and spare pods each."""
+    """`groups` alike: so many active and spare pods each."""
 
-    count: int
+    groups: int
     active: int
     spares: int
 
@@ -46,7 +46,7 @@ class Need(NamedTuple):
     @property
     def pods(self) -> int:
         """Pods in all."""
-        return sum(block.count * block.pods for block in self.blocks)
+        return sum(block.groups * block.pods for block in self.blocks)
 
 
 class Spot(NamedTuple):
@@ -93,7 +93,7 @@ class Packer:
             return True
         group = 0
         for block in need.blocks:
-            left = block.count
+            left = block.groups
             while left:
                 domain = self._choose(block.pods)
                 if domain is None:
@@ -120,7 +120,9 @@ class Packer:
             return
         if self._holes is None:
             inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
-            self._holes = sorted(((self._free(each), each) for each in inside), key=lambda hole: (hole[0], hole[1].order))
+            self._holes = sorted(
+                ((self._free(each), each) for each in inside), key=lambda hole: (hole[0], hole[1].order)
+            )
         yield from (domain for free, domain in self._holes if free >= least and domain.key not in self.own)
 
     def _choose(self, pods: int) -> Domain | None:
@@ -217,8 +219,8 @@ class Packer:
     def _fill_together(self, domain: Domain, need: Need) -> None:
         group = 0
         for block in need.blocks:
-            self._fill(domain, block, group, block.count)
-            group += block.count
+            self._fill(domain, block, group, block.groups)
+            group += block.groups
 
     def _fill_with_spares(self, domain: Domain, block: Block, group: int) -> None:
         self.own[domain.key] = domain
@@ -232,7 +234,9 @@ class Packer:
             self.take(group, node, spare=True)
 
 
-def arrange(rooms: list[tuple[int, NodeState]], block: Block, size: int) -> tuple[list[NodeState], list[NodeState], int]:
+def arrange(
+    rooms: list[tuple[int, NodeState]], block: Block, size: int
+) -> tuple[list[NodeState], list[NodeState], int]:
     """Seats for a group's active pods in the order of `rooms`, then its spares, and how many of those lie off its active nodes."""
     seats = [state for room, state in rooms for _ in range(room // size)]
     active, rest = seats[: block.active], seats[block.active :]
@@ -268,6 +272,6 @@ def _fits_empty(pool: Pool, mask: int, need: Need) -> bool:
     first = need.blocks[0]
     groups = sum(pods // first.pods for pods in sizes)
     if len(need.blocks) == 1:
-        return groups >= first.count
+        return groups >= first.groups
     last = need.blocks[1].pods
-    return groups > first.count or (groups == first.count and any(pods % first.pods >= last for pods in sizes))
+    return groups > first.groups or (groups == first.groups and any(pods % first.pods >= last for pods in sizes))

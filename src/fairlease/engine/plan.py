@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from fairlease.engine.cover import Offer
     from fairlease.engine.family import Family
-    from fairlease.ledger.capacity import Pool
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.run import RunSpec
@@ -121,12 +120,15 @@ class Planner:
                 mask |= offer.mask
         return mask
 
-    def widest(self) -> Plan | None:
-        """The plan for the widest feasible width; assumes the run is funded at its narrowest."""
+    def affordable(self) -> int:
+        """Pods that somebody would pay for, up to the widest width."""
+        return self.funding(need_of(self.run.spec, next(widths(self.run.spec))).pods)[0]
+
+    def widest(self, pods_max: int = cover.PLENTY) -> Plan | None:
+        """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest."""
         if self.pool is None:
             return None
-        top = next(widths(self.run.spec))
-        affordable, _ = self.funding(need_of(self.run.spec, top).pods)
+        affordable = min(self.affordable(), pods_max)
         size = self.run.spec.pod_gpus
         for width in widths(self.run.spec):
             need = need_of(self.run.spec, width)
@@ -173,7 +175,7 @@ class Planner:
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         levels = list(_levels(usable))
         packer = Packer(self.pool, levels[-1][1], need.size)
-        sizes = [(block.active, block.spares) for block in need.blocks for _ in range(block.count)]
+        sizes = [(block.active, block.spares) for block in need.blocks for _ in range(block.groups)]
         batches = [list(enumerate(sizes))] if need.together else [[each] for each in enumerate(sizes)]
         for batch in batches:
             if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in levels):
@@ -224,7 +226,7 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     size = run.spec.pod_gpus
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
-        bits = free[name] if name in free else spot.node.free
+        bits = free.get(name, spot.node.free)
         slots = []
         for _ in range(size):
             low = bits & -bits

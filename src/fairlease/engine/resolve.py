@@ -8,8 +8,10 @@ is touched. If the claim still does not fit, nobody is.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.elastic import shed
 from fairlease.engine.plan import Planner
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.record import Key
@@ -41,21 +43,26 @@ class Resolution(NamedTuple):
 
 def resolve(state: State, family: Family, claim: RunState, now: int, width: int) -> Resolution | None:
     """Who must give way so that the claim starts wider than `width` (0: at all); None where cutting does not help."""
-    reach = Planner(state, family, claim, now).reach()
+    planner = Planner(state, family, claim, now)
+    reach, funded = planner.reach(), planner.affordable()
     standing = [victim for victim in candidates(state, claim) if _touches(state, victim, reach)]
     if not standing:
         return None
-    target = _width(state, family, claim, now, standing)
+    everyone: list[Victim] = []
+    for victim in standing:
+        everyone = _also(everyone, victim)
+    width_without = partial(_width, state, family, claim, now, funded)
+    target = width_without(everyone)
     if target <= width:
         return None
     chosen: list[Victim] = []
     for victim in standing:
-        chosen.append(victim)
-        if _width(state, family, claim, now, chosen) >= target:
+        chosen = _also(chosen, victim)
+        if width_without(chosen) >= target:
             break
     for victim in reversed(chosen[:-1]):
         rest = [each for each in chosen if each is not victim]
-        if _width(state, family, claim, now, rest) >= target:
+        if width_without(rest) >= target:
             chosen = rest
     return Resolution(_record(state, claim, now, target, standing, chosen), chosen)
 
@@ -77,24 +84,35 @@ def _youngest_first(runs: list[RunState]) -> list[RunState]:
 
 
 def _whole(run: RunState, reason: Reason) -> Victim:
-    return Victim(run.key, tuple(lease.name for lease in run.held), reason, sum(lease.gpus for lease in run.leases.values()), whole=True)
+    return Victim(
+        run.key,
+        tuple(lease.name for lease in run.held),
+        reason,
+        sum(lease.gpus for lease in run.leases.values()),
+        whole=True,
+    )
 
 
 def _overdrawn(run: RunState) -> list[Victim]:
-    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole below its minimum."""
-    if run.spec.malleable is None:
-        return [_whole(run, Reason.ReclaimOverdrawn)]
-    found, width = [], run.width
+    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where that is not enough."""
+    found: list[Victim] = []
+    gone: frozenset[int] = frozenset()
     for group in sorted({unit[3] for unit in run.overdrawn}, reverse=True):
-        leases = [lease for lease in run.held if lease.group == group]
-        active = sum(lease.gpus for lease in leases if lease.rank >= 0)
-        if width - active < run.spec.malleable.min_total_gpus:
-            return [_whole(run, Reason.ReclaimOverdrawn)]
-        width -= active
-        gpus = sum(lease.gpus for lease in leases)
-        names = tuple(lease.name for lease in leases)
+        if group in gone:
+            continue
+        going = shed(run, group, gone)
+        if going is None:
+            return [*found, _whole(run, Reason.ReclaimOverdrawn)]
+        gone |= going
+        leases = [lease for lease in run.held if lease.group in going]
+        gpus, names = sum(lease.gpus for lease in leases), tuple(lease.name for lease in leases)
         found.append(Victim(run.key, names, Reason.ReclaimOverdrawn, gpus, whole=False))
     return found
+
+
+def _also(chosen: list[Victim], victim: Victim) -> list[Victim]:
+    """One victim more; a run that goes whole goes once."""
+    return [each for each in chosen if not victim.whole or each.run != victim.run] + [victim]
 
 
 def _touches(state: State, victim: Victim, reach: int) -> bool:
@@ -102,12 +120,15 @@ def _touches(state: State, victim: Victim, reach: int) -> bool:
     return any(state.capacity.nodes[leases[name].node].bit & reach for name in victim.names)
 
 
-def _width(state: State, family: Family, claim: RunState, now: int, victims: list[Victim]) -> int:
-    """How wide the claim could start if `victims` were gone; 0 where it could not."""
+def _width(state: State, family: Family, claim: RunState, now: int, funded: int, victims: list[Victim]) -> int:
+    """How wide the claim could start if `victims` were gone; 0 where it could not.
+
+    No wider than it was `funded` with all of them there: a lack of money is no reason to cut anybody.
+    """
     mark = state.mark()
     for victim in victims:
         state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-    plan = Planner(state, family, claim, now).widest()
+    plan = Planner(state, family, claim, now).widest(funded)
     state.rollback(mark)
     return 0 if plan is None else plan.width
 

@@ -32,7 +32,11 @@ def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> d
     """The units of a Budget that are overdrawn as of `now`, each with what no longer covers it."""
     spec = state.budgets.get(budget)
     caps = () if spec is None else spec.aggregate_caps
-    spent = {cap.name for cap in caps if cap.max_gpu_hours is not None and _consumed(state, budget, cap.envelopes, now) >= cap.max_gpu_hours}
+    spent = {
+        cap.name
+        for cap in caps
+        if cap.max_gpu_hours is not None and _consumed(state, budget, cap.envelopes, now) >= cap.max_gpu_hours
+    }
     left = {cap.name: cap.max_concurrency for cap in caps}
     rooms = {account.id: 0 if account.envelope is None else account.envelope.concurrency for account in accounts}
     found: dict[Unit, Reason] = {}

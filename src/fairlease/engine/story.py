@@ -16,6 +16,9 @@ from fairlease.model.record import Key, short
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
+NODES_NAMED = 4
+"""Nodes that one line names; the leases name them all."""
+
 
 class Line(NamedTuple):
     """One sentence about one object."""
@@ -103,9 +106,15 @@ class Storyteller:
     @_tell.register
     def _(self, event: ev.EnvelopeTurned) -> None:
         what = f"aggregate cap {event.cap}" if event.cap else f"envelope {event.envelope}"
-        words = {ev.Turn.OPENED: "window opened", ev.Turn.CLOSED: "window closed", ev.Turn.EXHAUSTED: "hours are used up"}
+        words = {
+            ev.Turn.OPENED: "window opened",
+            ev.Turn.CLOSED: "window closed",
+            ev.Turn.EXHAUSTED: "hours are used up",
+        }
         warning = event.turn is not ev.Turn.OPENED
-        self._say(f"Budget/{event.budget}", event.turn.value.capitalize(), f"{what}: {words[event.turn]}", warning=warning)
+        self._say(
+            f"Budget/{event.budget}", event.turn.value.capitalize(), f"{what}: {words[event.turn]}", warning=warning
+        )
 
     @_tell.register
     def _(self, event: ev.RunSubmitted) -> None:
@@ -123,8 +132,12 @@ class Storyteller:
     def _(self, event: ev.LeasesOpened) -> None:
         gpus = sum(len(cell.slots) for cell in event.cells)
         nodes = list(dict.fromkeys(cell.node for cell in event.cells))
-        where = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more nodes" if len(nodes) > 4 else "")
-        shares = [sum(len(cell.slots) for cell in event.cells if cell.payer == index) for index in range(len(event.payers))]
+        where = ", ".join(nodes[:NODES_NAMED]) + (
+            f" and {len(nodes) - NODES_NAMED} more nodes" if len(nodes) > NODES_NAMED else ""
+        )
+        shares = [
+            sum(len(cell.slots) for cell in event.cells if cell.payer == index) for index in range(len(event.payers))
+        ]
         paid = ", ".join(
             f"{share} by {short(payer.budget)}/{payer.envelope} ({payer.fund.value})"
             for share, payer in zip(shares, event.payers, strict=True)
@@ -172,4 +185,3 @@ class Storyteller:
 
 def _run(run: Key) -> str:
     return f"Run/{run}"
-

@@ -15,6 +15,8 @@ from fairlease.model.run import Phase
 from fairlease.reason import COVER_CAUSES, Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlease.engine.family import Family
     from fairlease.ledger.account import Account
     from fairlease.ledger.live import RunState
@@ -102,7 +104,7 @@ def _live_conditions(run: RunState) -> list[tuple[str, bool | None, Reason]]:
     ]
 
 
-def _conditions(told: list[tuple[str, bool | None, Reason]], since: int, message: str) -> list[View]:
+def _conditions(told: Sequence[tuple[str, bool | None, Reason]], since: int, message: str) -> list[View]:
     words = {True: "True", False: "False", None: "Unknown"}
     return [
         {

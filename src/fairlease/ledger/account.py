@@ -108,7 +108,19 @@ class Promise:
 class Account:
     """One envelope's books. `envelope` is None when it was taken out of its Budget: it then covers nothing, but its past stays."""
 
-    __slots__ = ("envelope", "gpus", "id", "lent", "lent_promise", "lent_used", "open", "owner", "promise", "usage", "used")
+    __slots__ = (
+        "envelope",
+        "gpus",
+        "id",
+        "lent",
+        "lent_promise",
+        "lent_used",
+        "open",
+        "owner",
+        "promise",
+        "usage",
+        "used",
+    )
 
     def __init__(self, budget: Key, name: str) -> None:
         self.id: AccountId = (budget, name)

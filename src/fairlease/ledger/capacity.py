@@ -40,7 +40,19 @@ def bits_of(slots: tuple[int, ...]) -> int:
 class NodeState:
     """One node: which slots are free, and whether new work may use them."""
 
-    __slots__ = ("barred", "bit", "domain", "failed", "free", "leases", "node", "not_ready_since", "order", "peak", "rank")
+    __slots__ = (
+        "barred",
+        "bit",
+        "domain",
+        "failed",
+        "free",
+        "leases",
+        "node",
+        "not_ready_since",
+        "order",
+        "peak",
+        "rank",
+    )
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -233,7 +245,9 @@ class Capacity:
     def missing(self, node: Node) -> str | None:
         """The label a node lacks, without which nobody knows where it stands."""
         keys = self.labels
-        return next((each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)), None)
+        return next(
+            (each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)), None
+        )
 
     def flavor(self, node: Node) -> str:
         """The flavor a node's labels tell."""

@@ -20,7 +20,9 @@ from fairlease.model.reservation import OutcomeSpec
 from fairlease.model.run import Phase, RunSpec
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name, tag=True, tag_field="event"):
+class Event(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name, tag=True, tag_field="event"
+):
     """Something that happened."""
 
 
@@ -145,7 +147,7 @@ class RunEnded(Event, frozen=True, kw_only=True):
 
 
 class CoverLost(Event, frozen=True, kw_only=True):
-    """A unit (a rigid run's share in an envelope, or one elastic group's: `group` ≥ 0) is overdrawn; under Drain it ends at `ends`."""
+    """A unit (a rigid run's share in an envelope, or one elastic group's: `group` ≥ 0) is overdrawn; Drain ends it at `ends`."""
 
     run: Key
     budget: Key

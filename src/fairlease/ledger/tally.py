@@ -53,18 +53,23 @@ class Tally:
         self.held += counted
         if deadline is None:
             self._endless += gpus
-            return
-        queue = self._queue
-        if queue and queue[0] <= now:
+        else:
+            self._date(now, gpus, deadline)
+
+    def _date(self, now: int, gpus: int, deadline: int) -> None:
+        known = self._deadlines.get(deadline)
+        if known is None:
+            if gpus < 0 or deadline <= now:
+                return  # its deadline has passed: it promises nothing (any more)
+            heappush(self._queue, deadline)
+            known = 0
+        elif deadline <= now:
             self._expire(now)
-        if deadline > now:  # else it was never entered, or has just expired
-            known = self._deadlines.get(deadline)
-            if known is None:
-                heappush(queue, deadline)
-                known = 0
-            self._deadlines[deadline] = known + gpus
-            self._dated += gpus
-            self._due += gpus * self._clipped(deadline)
+            return
+        end = self._end
+        self._deadlines[deadline] = known + gpus
+        self._dated += gpus
+        self._due += gpus * (deadline if end is None or deadline < end else end)
 
     def spent_by(self, when: int) -> int:
         """GPU-ms that were spent before `when`."""

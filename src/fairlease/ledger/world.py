@@ -153,7 +153,9 @@ class World:
         """A silent node whose pods are known dead fails when the debounce is over."""
         since = state.not_ready_since
         waits = since is not None and state.node.pods_dead and not state.failed
-        self._timer(Due.DEBOUNCE, state.node.name, since + self.config.node_debounce if waits and since is not None else None)
+        self._timer(
+            Due.DEBOUNCE, state.node.name, since + self.config.node_debounce if waits and since is not None else None
+        )
 
     def _timer(self, due: Due, name: str, when: int | None) -> None:
         before = self.timers.set((due, name), when)
@@ -374,4 +376,3 @@ class World:
             if run.unit(lease) == unit and lease.role is not Role.SPARE:
                 self._classify(run, account, lease, -lease.gpus, overdrawn=not overdrawn)
                 self._classify(run, account, lease, lease.gpus, overdrawn=overdrawn)
-

@@ -184,8 +184,19 @@ def _rule(judge: Any) -> Rule:  # noqa: ANN401 - one of the two above
 _POLICY = Reader(rules.CHECKS, rules.RULES)
 _MACHINE = Reader(
     {
-        Machine: {"gpus": _gpu_count, "flavor": rules.not_empty, "metrics_port": _port, "home": rules.not_empty, "grace": _grace},
-        NodeEntry: {"name": rules.a_node_name, "gpus": _gpu_count, "flavor": rules.not_empty, "domain": rules.not_empty},
+        Machine: {
+            "gpus": _gpu_count,
+            "flavor": rules.not_empty,
+            "metrics_port": _port,
+            "home": rules.not_empty,
+            "grace": _grace,
+        },
+        NodeEntry: {
+            "name": rules.a_node_name,
+            "gpus": _gpu_count,
+            "flavor": rules.not_empty,
+            "domain": rules.not_empty,
+        },
     },
     {Machine: (_rule(_judge_users), _rule(_judge_nodes))},
 )

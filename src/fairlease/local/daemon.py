@@ -28,6 +28,7 @@ from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
+from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
 from fairlease.local.metrics import Exporter, Metrics
 from fairlease.local.past import Past
@@ -52,6 +53,7 @@ COMMANDS_MAX = 4_000
 
 IDLE_S = 60.0
 AGAIN_S = 0.2
+FAILED_S = 0.5
 END_S = 30.0
 
 Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
@@ -136,7 +138,9 @@ class Daemon:
             await self._server.start()
             await self._offer_metrics()
             head = self.scheduler.head
-            self.log.info("up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash)
+            self.log.info(
+                "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
+            )
             ready()
             await self._live()
         finally:
@@ -178,7 +182,7 @@ class Daemon:
 
     async def _offer_metrics(self) -> None:
         asked = self.settings.machine.metrics_port
-        port = METRICS_DEFAULT if asked is None else asked
+        port = METRICS_PORT if asked is None else asked
         if port == 0:
             return
         try:
@@ -209,8 +213,8 @@ class Daemon:
                 await self._sleep()
             for report in reports:
                 self.log.info("seen", command=repr(report.command), message=report.message)
-            self._turn(reports)
-            await asyncio.sleep(0)  # those who wrote meanwhile share the next append
+            # Those who wrote meanwhile share the next append; where nothing can be written, there is no hurry.
+            await asyncio.sleep(0 if self._turn(reports) else FAILED_S)
             reports = self.processes.reconcile(self.scheduler.state)
 
     async def _sleep(self) -> None:
@@ -227,7 +231,7 @@ class Daemon:
         self._wake.clear()
         handle.cancel()
 
-    def _turn(self, reports: list[Report]) -> None:
+    def _turn(self, reports: list[Report]) -> bool:
         """One tick over all that is there; where it fails, each request by itself, so that one bad egg spoils no other."""
         jobs, size = self._take()
         observed = [report.command for report in reports]
@@ -240,10 +244,12 @@ class Daemon:
         except (sqlite3.Error, OSError) as error:
             self.log.exception("nothing was decided: the ledger cannot be written")
             self._fail(jobs, Refused(fault(Fault.Unavailable, f"the ledger cannot be written: {error}")))
-            self._not_before = time.monotonic() + 1.0
         except Exception:
             self.log.exception("nothing was decided: a tick failed", commands=size)
             self._one_by_one(jobs, observed)
+        else:
+            return True
+        return False
 
     def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
         for commands, owners in [([each], []) for each in observed] + [(job.commands, [job]) for job in jobs]:
@@ -252,7 +258,6 @@ class Daemon:
             except Exception as error:
                 self.log.exception("a request failed", commands=[type(each).__name__ for each in commands[:5]])
                 self._fail(owners, error)
-        self._not_before = time.monotonic() + 1.0
 
     def _take(self) -> tuple[list[Job], int]:
         """The requests of the next tick. Each makes its commands now, knowing the names that those before it take."""
@@ -303,7 +308,13 @@ class Daemon:
         took_ms = round(seconds * 1000, 3)
         for each in tick.decision.tries:
             self.log.info(
-                "decision", run=each.run, result=each.result.value, runs=each.runs, counters=each.tally, seq=entry.seq, ms=took_ms
+                "decision",
+                run=each.run,
+                result=each.result.value,
+                runs=each.runs,
+                counters=each.tally,
+                seq=entry.seq,
+                ms=took_ms,
             )
         for event in entry.events:
             if isinstance(event, ev.RunDeferred) and len(event.runs) > 1:
@@ -326,9 +337,6 @@ class Daemon:
 
     def _report(self, error: BaseException) -> None:
         self.log.error("a request was not answered", exc_info=error)
-
-
-METRICS_DEFAULT = 9464
 
 
 async def serve(settings: Settings, hardware: Hardware, log: Any, ready: Callable[[], None]) -> None:  # noqa: ANN401 - structlog's

@@ -40,14 +40,22 @@ class Metric(NamedTuple):
 
 
 METRICS = {
-    "run_admissions_total": Metric("counter", ("result",), "Answers given to runs: Start, or the reason why one has to wait."),
-    "admission_latency_seconds": Metric("histogram", (), "From a run's arrival at the socket to its first decision on the disk."),
+    "run_admissions_total": Metric(
+        "counter", ("result",), "Answers given to runs: Start, or the reason why one has to wait."
+    ),
+    "admission_latency_seconds": Metric(
+        "histogram", (), "From a run's arrival at the socket to its first decision on the disk."
+    ),
     "decision_seconds": Metric("histogram", (), "What one tick takes: deciding and appending, for all requests in it."),
     "leases_open": Metric("gauge", (), "Leases that are open."),
     "leases_closed_total": Metric("counter", ("reason",), "Leases that were closed, by reason."),
     "budget_concurrency_used": Metric("gauge", ("budget", "envelope"), "GPUs of an envelope that are in use."),
-    "budget_gpu_hours_used": Metric("gauge", ("budget", "envelope"), "GPU-hours that an envelope has paid for in its window."),
-    "budget_headroom_gpus": Metric("gauge", ("budget", "envelope"), "GPUs that an envelope could still pay for at once."),
+    "budget_gpu_hours_used": Metric(
+        "gauge", ("budget", "envelope"), "GPU-hours that an envelope has paid for in its window."
+    ),
+    "budget_headroom_gpus": Metric(
+        "gauge", ("budget", "envelope"), "GPUs that an envelope could still pay for at once."
+    ),
     "budget_headroom_gpu_hours": Metric(
         "gauge", ("budget", "envelope"), "GPU-hours neither used nor promised; absent where there is no cap."
     ),
@@ -138,7 +146,12 @@ class Metrics:
         self._gauges["running_runs"].set(len(state.runs) - pending)
 
     def _budgets(self, state: State, family: Family, now: int) -> None:
-        names = ("budget_concurrency_used", "budget_gpu_hours_used", "budget_headroom_gpus", "budget_headroom_gpu_hours")
+        names = (
+            "budget_concurrency_used",
+            "budget_gpu_hours_used",
+            "budget_headroom_gpus",
+            "budget_headroom_gpu_hours",
+        )
         used, hours, room, room_hours = (self._gauges[name] for name in names)
         for gauge in (used, hours, room, room_hours):
             gauge.clear()
@@ -221,5 +234,7 @@ class Exporter:
 
 
 def _page(status: str, body: bytes, *, kind: str = "text/plain; charset=utf-8", allow: str = "") -> bytes:
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{allow}Connection: close\r\n\r\n"
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{allow}Connection: close\r\n\r\n"
+    )
     return head.encode("ascii") + body

@@ -38,7 +38,9 @@ class Past:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._ended: OrderedDict[Key, Asked] = OrderedDict()
-        self._living = {run.key: Asked(run.key, run.spec, run.submitted_at, run.by) for run in scheduler.state.runs.values()}
+        self._living = {
+            run.key: Asked(run.key, run.spec, run.submitted_at, run.by) for run in scheduler.state.runs.values()
+        }
 
     def follow(self, entry: Entry) -> None:
         """An entry was appended."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import quote
 
 from structlog.typing import FilteringBoundLogger
 
@@ -32,10 +32,9 @@ from fairlease.local.pods import (
     PodSpec,
     Running,
     Starting,
-    monotonic_ms,
 )
 from fairlease.model.lease import Lease, Role
-from fairlease.model.record import Key, split
+from fairlease.model.record import Key, short
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 POLL_MS = 100
 RETRY_MS = 1_000
 LAUNCHES_MAX = 5
-NAME_MAX = 160
-"""Bytes of a run's key in a pod's directory name; attempt, rank and serial need the rest of what `Pods` allows."""
-
 KILLED = 137
 NOT_EXECUTED = 126
 
@@ -83,7 +79,9 @@ class Ears(NamedTuple):
 class Processes:
     """All pods of this machine, and the comparison of them with the ledger."""
 
-    def __init__(self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int, log: FilteringBoundLogger
+    ) -> None:
         self._pods = pods
         self._log = log
         self._ears = ears
@@ -100,8 +98,8 @@ class Processes:
 
     def busy_with(self, run: Key) -> bool:
         """Whether a process of this run may be alive."""
-        begin = "+".join(quote(part, safe="") for part in split(run)) + "+"
-        return any(name.startswith(begin) for name in self._known)
+        name = short(run)
+        return any(pod.spec is not None and pod.spec.env.get("FAIRLEASE_RUN") == name for pod in self._known.values())
 
     def next_look_ms(self) -> int | None:
         """How long until something must be looked at, unless its end is heard of before."""
@@ -298,6 +296,11 @@ class Processes:
             pod = self._known.setdefault(name, _Pod(None))
             pod.spec = self._pods.prepare(spec)
             pod.due_ms = 0
+
+
+def monotonic_ms() -> int:
+    """A clock that never jumps."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def account_of(by: str | None) -> User | None:

@@ -16,7 +16,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Fault(enum.Enum):
     exit: int
     remedy: str
 
-    def __new__(cls, value: str, code: int, remedy: str) -> Fault:
+    def __new__(cls, value: str, code: int, remedy: str) -> Self:
         """Keep the name as the value and hang the other columns on it."""
         member = object.__new__(cls)
         member._value_ = value
@@ -148,8 +148,9 @@ class Client:
                 told = fault(Fault.NotAllowed, f"you may not reach the daemon at {self.path}")
                 raise CallFailed(told) from None
             except OSError as error:
-                told = fault(Fault.NoDaemon, f"no daemon answers at {self.path} ({error.strerror or error}); `fairlease up` starts one")
-                raise CallFailed(told) from None
+                why = error.strerror or str(error)
+                message = f"no daemon answers at {self.path} ({why}); `fairlease up` starts one"
+                raise CallFailed(fault(Fault.NoDaemon, message)) from None
             yield conn
 
     def _asked(self, conn: socket.socket, line: bytes) -> bytes:

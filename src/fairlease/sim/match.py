@@ -13,6 +13,7 @@ from fairlease.model.amount import parse_instant
 _CLOSE = 5e-8
 """Hours apart that still count as equal: less than one GPU-millisecond."""
 
+SHOWN_MAX = 200
 _IDENTITIES = ("name", "type", "owner", "group")
 
 
@@ -52,7 +53,9 @@ def lookup(thing: Any, path: str, roots: tuple[str, ...]) -> Any:  # noqa: ANN40
 def select(things: list[dict[str, Any]], wanted: dict[str, Any], roots: tuple[str, ...]) -> list[dict[str, Any]]:
     """The things that match every path of `wanted`."""
     return [
-        thing for thing in things if all(not differences(value, lookup(thing, path, roots)) for path, value in wanted.items())
+        thing
+        for thing in things
+        if all(not differences(value, lookup(thing, path, roots)) for path, value in wanted.items())
     ]
 
 
@@ -96,4 +99,4 @@ def _equal(wanted: Any, actual: Any) -> bool:  # noqa: ANN401 - any YAML value
 
 def _show(value: Any) -> str:  # noqa: ANN401 - any YAML value
     text = "none" if value is None else repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"

@@ -1,4 +1,4 @@
-"""Scenario: a cluster, its teams and what happens to them, as records (the contract is docs/reference/scenario.md).
+"""Scenario: a cluster, its teams and what happens to them, as records that can be played.
 
 `fairlease.sim.scenario_file` reads them. Everything that can be known to be wrong before the film begins is found
 there, all at once and with its line: a misspelled field, an object that breaks a rule, a node or run that nobody has
@@ -126,8 +126,9 @@ class Subject(enum.Enum):
 class Expectation(Record, frozen=True, kw_only=True):
     """What must be true at a time.
 
-    Of a run, a Budget or a run's Reservation (`name`): that it is like `wanted`. Of leases, outcomes and events that
-    match `where`: that there are `count` of them, and that each is like `each`; None where it was not asked.
+    Of a run, a Budget or a run's Reservation (`name`): that it is like `wanted`, or is not there where that is None. Of
+    leases, outcomes and events that match `where`: that there are `count` of them, and that each is like `each`; None
+    where it was not asked.
     """
 
     at: int
@@ -141,7 +142,7 @@ class Expectation(Record, frozen=True, kw_only=True):
 
 
 class Scenario(Record, frozen=True, kw_only=True):
-    """A film that can be played. `start` is an instant; all other times (steps, expectations, `until`) count from it."""
+    """A film that can be played. `start` is an instant; the other times (steps, expectations, `until`) count from it."""
 
     name: str
     start: int

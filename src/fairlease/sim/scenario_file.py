@@ -71,14 +71,14 @@ class _Reading:
         self._nodes_known = self._runs_known = True  # False: some could not be read, so an unknown name proves nothing.
         self._read: dict[str, Callable[[object, Trail], Iterator[Action]]] = {
             "submit": self._submit,
-            "budget": self._change_budget,
+            "budget": self._change_budgets,
             "shrink": self._shrink,
             "cancel": self._cancel,
             "complete": self._complete,
             "podFails": self._fail_pod,
             "apply": self._apply,
             "restart": self._restart,
-            **{event.value: self._node_change for event in NodeEvent},
+            **{event.value: self._change_nodes for event in NodeEvent},
         }
 
     def scenario(self, raw: dict[Any, Any], trail: Trail) -> Scenario | None:
@@ -191,7 +191,7 @@ class _Reading:
         for wrong in rules.what_it_follows_is_another(run, spec) if spec.follow.after else ():
             self._findings.refuse(extended(trail, wrong.path), wrong.value, wrong.message)
 
-    def _node_change(self, raw: object, trail: Trail) -> Iterator[Action]:
+    def _change_nodes(self, raw: object, trail: Trail) -> Iterator[Action]:
         names = []
         for name, place in self._texts(raw, trail, "a node"):
             names.append(name)
@@ -199,7 +199,7 @@ class _Reading:
                 self._refuse_name(place, name, "node", self._nodes)
         yield NodeChange(event=NodeEvent(unrolled(trail)[-1]), nodes=tuple(names))
 
-    def _change_budget(self, raw: object, trail: Trail) -> Iterator[Action]:
+    def _change_budgets(self, raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
             named, spec = self._budget(each, place)
             if named is not None and spec is not None:
@@ -234,17 +234,16 @@ class _Reading:
     def _apply(self, raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
             item = read_object(each, place, self._findings)
-            if isinstance(item, NodeObject):
-                self._nodes.add(item.node.name)
-            elif isinstance(item, RunObject):
-                self._runs.add(item.key)
-            elif item is None:
+            if item is None:
                 self._nodes_known = self._runs_known = False
-            elif not isinstance(item, BudgetObject):
-                self._findings.add((place, "kind"), "expected a Node, a Budget or a Run: the engine makes all others")
-                continue
-            if item is not None:
+            elif isinstance(item, BudgetObject | RunObject | NodeObject):
+                if isinstance(item, NodeObject):
+                    self._nodes.add(item.node.name)
+                elif isinstance(item, RunObject):
+                    self._runs.add(item.key)
                 yield Application(item=item)
+            else:
+                self._findings.add((place, "kind"), "expected a Node, a Budget or a Run: the engine makes all others")
 
     def _restart(self, raw: object, trail: Trail) -> Iterator[Action]:
         if raw is True:

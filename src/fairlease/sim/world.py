@@ -148,7 +148,9 @@ class World:
         before = snapshot.freeze(self.scheduler.state)
         self.scheduler = Scheduler(self.store)
         if snapshot.freeze(self.scheduler.state) != before:
-            self.faults.append(f"the state rebuilt from the ledger at entry {self.scheduler.head.seq} differs from the live one")
+            self.faults.append(
+                f"the state rebuilt from the ledger at entry {self.scheduler.head.seq} differs from the live one"
+            )
 
 
 _CHANGES: dict[sc.NodeEvent, dict[str, bool]] = {

@@ -1,0 +1,391 @@
+"""Answers: what each verb does for whom, and what it shows. Reading looks at the state; writing goes through the next tick."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fairlease import __version__
+from fairlease.engine import command as cmd
+from fairlease.engine import view
+from fairlease.ledger.store import LeaseQuery
+from fairlease.local import requests as rq
+from fairlease.local.children import audit_report, export_csv
+from fairlease.local.environment import pod_id
+from fairlease.local.inquiry import Inquiry
+from fairlease.local.metrics import pending_by_cause
+from fairlease.local.protocol import Fault, Request, fault
+from fairlease.local.server import Refused
+from fairlease.model.amount import format_instant
+from fairlease.model.lease import Role
+from fairlease.model.record import Key, short, split
+from fairlease.model.run import Phase
+from fairlease.model.writing import write
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.local.access import Caller
+    from fairlease.local.daemon import Daemon
+    from fairlease.local.past import Asked
+
+Result = dict[str, Any]
+SECRET = ("command", "env", "workdir", "template")
+YIELD_EVERY = 50
+LOG_PART = 1 << 20
+_PHASES = frozenset(phase.value for phase in Phase)
+
+
+class Answers:
+    """The verbs of one daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._scheduler = daemon.scheduler
+        self._access = daemon.access
+        self._past = daemon.past
+        self._inquiry = Inquiry(daemon.scheduler)
+        self._children = asyncio.Lock()
+        self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
+        self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
+            "status": (rq.Args, self.status),
+            "submit": (rq.Objects, self.submit),
+            "plan": (rq.OneObject, self.plan),
+            "list": (rq.ListArgs, self.list_runs),
+            "show": (rq.OneRun, self.show),
+            "explain": (rq.OneRun, self.explain),
+            "cover": (rq.RunOrObject, self.cover),
+            "cancel": (rq.Runs, self.cancel),
+            "budgets.apply": (rq.Objects, self.apply_budgets),
+            "budgets.list": (rq.Args, self.list_budgets),
+            "budgets.remove": (rq.OneBudget, self.remove_budget),
+            "leases": (rq.Leases, self.leases),
+            "who-pays": (rq.WhoPays, self.who_pays),
+            "nodes": (rq.Args, self.nodes),
+            "logs": (rq.Logs, self.logs),
+            "logs.read": (rq.ReadLog, self.read_log),
+            "wait": (rq.Wait, self.wait),
+            "audit": (rq.Args, self.audit),
+            "export": (rq.Export, self.export),
+            "stop": (rq.Stop, self.stop),
+        }
+
+    async def answer(self, caller: Caller, request: Request) -> Result:
+        """The result of a request; raises `Refused`."""
+        found = self._verbs.get(request.verb)
+        if found is None:
+            raise Refused(fault(Fault.UnknownVerb, f"there is no verb {request.verb[:40]!r}"))
+        kind, verb = found
+        return await verb(caller, rq.read_args(kind, request.args))
+
+    # --- asking and ending ---------------------------------------------------------------------------------------------
+
+    async def submit(self, caller: Caller, args: rq.Objects) -> Result:
+        """Take in runs, all or none of them."""
+        self._open_for_work()
+        objects = rq.read_runs(args.objects, generate_name=args.generate_name)
+        for each in objects:
+            rq.check(self._access.may_spend(caller, each.spec.owner))
+        names: list[Key] = []
+
+        def build(taken: set[Key]) -> list[cmd.AnyCommand]:
+            state, fresh = self._scheduler.state, set[Key]()
+
+            def exists(name: Key) -> bool:
+                return name in state.runs or name in state.ended or name in taken or name in fresh
+
+            names.clear()
+            for each in objects:
+                name = each.key
+                if args.generate_name:
+                    name, self._numbers[each.key] = rq.generated(name, exists, self._numbers.get(each.key, 1))
+                if exists(name):
+                    message = f"a run {short(name)} exists already; {Reason.AlreadyExists.remedy}"
+                    raise rq.refused(Reason.AlreadyExists, message)
+                fresh.add(name)
+                names.append(name)
+            taken |= fresh
+            return [
+                cmd.Submit(run=name, spec=each.spec, by=caller.name) for name, each in zip(names, objects, strict=True)
+            ]
+
+        for refusal in await self._daemon.do(build):
+            rq.check(refusal)
+        now = self._daemon.now()
+        return {"runs": [{"name": short(name), "status": self._past.status(self._found(name), now)} for name in names]}
+
+    async def cancel(self, caller: Caller, args: rq.Runs) -> Result:
+        """End runs. Names that are wrong or another's refuse all; those that have ended already do not matter, unless all have."""
+        runs = list(dict.fromkeys(rq.name_key(name) for name in args.runs))
+        for run in runs:
+            asked = self._found(run)
+            rq.check(self._access.may_cancel(caller, run, asked.spec.owner, asked.by))
+        canceled: list[Key] = []
+
+        def build(_: set[Key]) -> list[cmd.AnyCommand]:
+            canceled[:] = [run for run in runs if run in self._scheduler.state.runs]
+            if not canceled:
+                names = ", ".join(short(run) for run in runs) or "nothing"
+                raise rq.refused(Reason.Terminal, f"{names}: ended already" if runs else "no run was named")
+            return [cmd.Cancel(run=run) for run in canceled]
+
+        answers = await self._daemon.do(build)
+        return {"canceled": [short(run) for run, refusal in zip(canceled, answers, strict=True) if refusal is None]}
+
+    async def apply_budgets(self, caller: Caller, args: rq.Objects) -> Result:
+        """Write Budgets, all or none of them."""
+        rq.check(self._access.may_govern(caller, "write Budgets"))
+        objects = rq.read_budgets(args.objects)
+        changes: list[Result] = []
+
+        def build(_: set[Key]) -> list[cmd.AnyCommand]:
+            changes.clear()
+            for each in objects:
+                before = self._scheduler.state.budgets.get(each.key)
+                change = "created" if before is None else "unchanged" if before == each.spec else "updated"
+                changes.append({"name": short(each.key), "change": change})
+            return [cmd.SetBudget(budget=each.key, spec=each.spec) for each in objects]
+
+        await self._daemon.do(build)
+        return {"budgets": changes}
+
+    async def remove_budget(self, caller: Caller, args: rq.OneBudget) -> Result:
+        """Delete a Budget."""
+        rq.check(self._access.may_govern(caller, "remove Budgets"))
+        budget = rq.name_key(args.budget)
+        for refusal in await self._daemon.do(lambda _: [cmd.RemoveBudget(budget=budget)]):
+            rq.check(refusal)
+        return {"removed": short(budget)}
+
+    async def stop(self, caller: Caller, args: rq.Stop) -> Result:
+        """Stop the daemon; `end`: and all work first."""
+        rq.check(self._access.may_govern(caller, "stop the daemon"))
+        if args.end:
+            await self._daemon.end_all()
+        asyncio.get_running_loop().call_soon(self._daemon.stop)
+        return {"stopping": True, "pid": os.getpid(), "left": not self._daemon.processes.idle}
+
+    def _open_for_work(self) -> None:
+        if self._daemon.closing:
+            raise Refused(fault(Fault.Stopping, "the daemon stops and takes no more work"))
+
+    # --- looking at runs -----------------------------------------------------------------------------------------------
+
+    async def list_runs(self, _: Caller, args: rq.ListArgs) -> Result:
+        """Runs, the living ones in order of asking, then those that ended, the latest first."""
+        if args.phase is not None and args.phase not in _PHASES:
+            message = f"phase: {args.phase!r} is none of {', '.join(sorted(_PHASES))}"
+            raise rq.refused(Reason.InvalidRequest, message, remedy="name a phase, or none")
+        limit, now = rq.bounded(args.limit), self._daemon.now()
+        over = args.all or args.phase in (Phase.COMPLETED.value, Phase.FAILED.value)
+        names = [run.key for run in sorted(self._scheduler.state.runs.values(), key=lambda run: run.order)]
+        names += self._past.ended(limit) if over else []
+        rows: list[Result] = []
+        for index, name in enumerate(names):
+            if len(rows) >= limit:
+                break
+            asked = self._past.find(name)
+            if asked is not None and _matches(asked, args):
+                row = self._past.row(asked, now)
+                if args.phase is None or row["status"]["phase"] == args.phase:
+                    rows.append(row)
+            if index % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return {"runs": rows}
+
+    async def show(self, caller: Caller, args: rq.OneRun) -> Result:
+        """One run, with what the caller may see of its spec."""
+        asked = self._found(rq.name_key(args.run))
+        spec = write(asked.spec)
+        if not self._access.may_read_all(caller, asked.spec.owner, asked.by):
+            spec = {name: value for name, value in spec.items() if name not in SECRET}
+        result = {
+            "name": short(asked.run),
+            "namespace": split(asked.run)[0],
+            "by": asked.by,
+            "spec": spec,
+            "status": self._past.status(asked, self._daemon.now()),
+        }
+        if asked.ending is not None:
+            ended = asked.ending.ended
+            result["outcome"] = {
+                "phase": ended.phase.value,
+                "reason": ended.reason.value,
+                "message": ended.message,
+                "at": format_instant(asked.ending.at),
+                "remedy": ended.reason.remedy,
+            }
+        return result
+
+    async def explain(self, _: Caller, args: rq.OneRun) -> Result:
+        """Why a run is as it is."""
+        asked = self._found(rq.name_key(args.run))
+        now = self._daemon.now()
+        result = {"name": short(asked.run), "status": self._past.status(asked, now)}
+        result |= self._inquiry.verdict(asked, now)
+        result["story"] = self._inquiry.story(asked.run)
+        return result
+
+    async def plan(self, caller: Caller, args: rq.OneObject) -> Result:
+        """What would come of submitting a run; nothing is written."""
+        (item,) = rq.read_runs([args.object])
+        rq.check(self._access.may_spend(caller, item.spec.owner))
+        return self._inquiry.plan(item, caller.name, self._daemon.now())
+
+    async def cover(self, _: Caller, args: rq.RunOrObject) -> Result:
+        """Who would pay for a run."""
+        if (args.run is None) == (args.object is None):
+            raise rq.refused(Reason.InvalidRequest, "name a run or send an object", remedy="do one of the two")
+        now = self._daemon.now()
+        if args.run is None:
+            (item,) = rq.read_runs([args.object])
+            return {"cover": self._inquiry.cover_of(item.key, item.spec, now)}
+        asked = self._found(rq.name_key(args.run))
+        return {"cover": self._inquiry.cover_of(asked.run, asked.spec, now)}
+
+    async def who_pays(self, _: Caller, args: rq.WhoPays) -> Result:
+        """Who pays, and has paid, for runs."""
+        if args.run is not None:
+            names = [self._found(rq.name_key(args.run)).run]
+        else:
+            living = self._scheduler.state.runs.values()
+            names = [
+                run.key for run in living if run.leases and (args.owner is None or _below(args.owner, run.spec.owner))
+            ]
+        found = [self._found(name) for name in names[: rq.LIMIT_MAX]]
+        return {"runs": [self._inquiry.payers(asked.run, asked.spec.owner, self._daemon.now()) for asked in found]}
+
+    def _found(self, run: Key) -> Asked:
+        asked = self._past.find(run)
+        if asked is None:
+            raise rq.refused(Reason.NotFound, f"there is no run {short(run)}")
+        return asked
+
+    # --- output --------------------------------------------------------------------------------------------------------
+
+    async def logs(self, caller: Caller, args: rq.Logs) -> Result:
+        """Where the output of a run's ranks lies."""
+        asked = self._readable(caller, args.run)
+        files = [
+            {"rank": rank, "attempt": attempt, "path": path}
+            for attempt, rank, path in self._files(asked.run)
+            if args.attempt in (None, attempt) and args.rank in (None, rank)
+        ]
+        return {"files": files, "ended": self._over(asked.run)}
+
+    async def read_log(self, caller: Caller, args: rq.ReadLog) -> Result:
+        """A part of one rank's output, for who may read it but not its file (a colleague's run)."""
+        asked = self._readable(caller, args.run)
+        over = self._over(asked.run)
+        paths = [path for attempt, rank, path in self._files(asked.run) if (attempt, rank) == (args.attempt, args.rank)]
+        if not paths:
+            raise rq.refused(Reason.NotFound, f"{args.run} has no rank {args.rank} in attempt {args.attempt}")
+        part = await asyncio.to_thread(_part, paths[-1], max(0, args.offset))
+        return {"text": part.decode(errors="replace"), "next": max(0, args.offset) + len(part), "ended": over}
+
+    def _readable(self, caller: Caller, name: str) -> Asked:
+        asked = self._found(rq.name_key(name))
+        if not self._access.may_read_all(caller, asked.spec.owner, asked.by):
+            message = f"{short(asked.run)} belongs to {asked.spec.owner}, to which {caller.name} is not bound"
+            raise rq.refused(Reason.Forbidden, message)
+        return asked
+
+    def _files(self, run: Key) -> list[tuple[int, int, str]]:
+        leases = [
+            row.lease for row in self._scheduler.store.leases(LeaseQuery(run=run)) if row.lease.role is not Role.SPARE
+        ]
+        return [(lease.attempt, lease.rank, str(self._daemon.pods.log_of(pod_id(lease)))) for lease in leases]
+
+    def _over(self, run: Key) -> bool:
+        return run in self._scheduler.state.ended and not self._daemon.processes.busy_with(run)
+
+    # --- the rest ------------------------------------------------------------------------------------------------------
+
+    async def status(self, caller: Caller, _: rq.Args) -> Result:
+        """How the daemon is."""
+        state, head, settings = self._scheduler.state, self._scheduler.head, self._daemon.settings
+        pending = sum(pending_by_cause(state).values())
+        nodes = state.capacity.nodes.values()
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "startedAt": format_instant(self._daemon.started_at),
+            "now": format_instant(self._daemon.now()),
+            "home": str(settings.home),
+            "socket": str(settings.socket),
+            "metrics": self._daemon.metrics_url,
+            "head": {"seq": head.seq, "hash": head.hash},
+            "nodes": len(nodes),
+            "gpus": sum(node.peak for node in nodes),
+            "freeGPUs": sum(node.room for node in nodes),
+            "runs": {Phase.PENDING.value: pending, Phase.RUNNING.value: len(state.runs) - pending},
+            "you": {"user": caller.name, "admin": caller.admin, "owners": list(caller.owners)},
+        }
+
+    async def list_budgets(self, _: Caller, __: rq.Args) -> Result:
+        """Every Budget, with what it has spent, promised and left."""
+        state, family, now = self._scheduler.state, self._scheduler.engine.family, self._daemon.now()
+        return {
+            "budgets": [
+                {
+                    "name": short(budget),
+                    "owner": state.budgets[budget].owner,
+                    "spec": write(state.budgets[budget]),
+                    "status": view.budget_status(state, family, budget, now),
+                }
+                for budget in sorted(state.budgets, key=split)
+            ]
+        }
+
+    async def leases(self, _: Caller, args: rq.Leases) -> Result:
+        """Leases, open and closed, in order of opening."""
+        return {"leases": [view.lease_object(row) for row in self._scheduler.store.leases(rq.lease_query(args))]}
+
+    async def nodes(self, _: Caller, __: rq.Args) -> Result:
+        """Every node, and what is free in each domain."""
+        state = self._scheduler.state
+        return {"nodes": view.node_views(state), "domains": view.domain_views(state)}
+
+    async def wait(self, _: Caller, args: rq.Wait) -> Result:
+        """The ledger's head, once it is past `seq` or the time is over."""
+        await self._daemon.changed(args.seq, min(max(args.timeout_ms, 0), rq.WAIT_MS_MAX) / 1000)
+        head = self._scheduler.head
+        return {"head": {"seq": head.seq, "hash": head.hash}}
+
+    async def audit(self, _: Caller, __: rq.Args) -> Result:
+        """Prove the whole ledger, in another process; one audit at a time."""
+        async with self._children:
+            return await audit_report(self._daemon.settings.ledger)
+
+    async def export(self, caller: Caller, args: rq.Export) -> Result:
+        """Leases or charges as CSV text; where it is written is for the caller's own rights to say."""
+        rq.check(self._access.may_govern(caller, "export the ledger"))
+        since, until = rq.instant("since", args.since), rq.instant("until", args.until)
+        if args.what not in ("leases", "charges"):
+            raise rq.refused(Reason.InvalidRequest, f"what: {args.what[:40]!r} is neither leases nor charges")
+        async with self._children:
+            query = LeaseQuery(since=since, until=until)
+            return await asyncio.to_thread(
+                export_csv, self._daemon.settings.ledger, args.what, query, self._daemon.now()
+            )
+
+
+def _matches(asked: Asked, args: rq.ListArgs) -> bool:
+    return (args.owner is None or _below(args.owner, asked.spec.owner)) and args.namespace in (
+        None,
+        split(asked.run)[0],
+    )
+
+
+def _below(top: str, owner: str) -> bool:
+    return owner == top or owner.startswith(f"{top}:")
+
+
+def _part(path: str, offset: int) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a plain read at an offset
+            file.seek(offset)
+            return file.read(LOG_PART)
+    except FileNotFoundError:
+        return b""

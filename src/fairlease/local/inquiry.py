@@ -1,0 +1,203 @@
+"""Inquiry: why a run waits, what would come of one, who pays. All of it is thought through on the state and undone again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fairlease.engine import command as cmd
+from fairlease.engine.explain import DomainVisit, Visit, explain
+from fairlease.engine.explain import visits as ask_money
+from fairlease.engine.plan import least_width
+from fairlease.engine.story import Storyteller
+from fairlease.ledger import event as ev
+from fairlease.ledger.store import LeaseQuery
+from fairlease.model.amount import gpu_hours
+from fairlease.model.lease import Lease, Role
+from fairlease.model.record import Key, short
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.ledger.live import RunState
+    from fairlease.local.past import Asked
+    from fairlease.model.objects import RunObject
+    from fairlease.model.run import RunSpec
+    from fairlease.scheduler import Scheduler
+
+View = dict[str, Any]
+TRIAL = Key("default/a-run-that-might-be")
+"""The name of a run that is only thought of, where its own is taken. It is never written anywhere."""
+
+
+class Inquiry:
+    """Questions to one scheduler that change nothing."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def verdict(self, asked: Asked, now: int) -> View:
+        """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
+        state = self._scheduler.state
+        run = state.runs.get(asked.run)
+        if run is None:
+            assert asked.ending is not None, "what does not live has ended"
+            ended = asked.ending.ended
+            return {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
+        if run.phase is Phase.RUNNING or run.reason is Reason.Following:
+            return {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
+        told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
+        return {
+            "verdict": run.reason.value,
+            "message": run.message or told.message,
+            "remedy": run.reason.remedy,
+            "cover": [visit_view(each) for each in told.visits],
+            "domains": [domain_view(each) for each in told.domains],
+        }
+
+    def cover_of(self, run: Key, spec: RunSpec, now: int) -> list[View]:
+        """Every envelope that a run asks, at its narrowest, as if it were submitted now."""
+        with self._thought_of(run, spec, now) as thought:
+            at, family = self._scheduler.state.at, self._scheduler.engine.family
+            return [
+                visit_view(each) for each in ask_money(self._scheduler.state, family, thought, at, least_width(spec))
+            ]
+
+    def plan(self, item: RunObject, by: str, now: int) -> View:
+        """What would come of submitting a run now."""
+        state = self._scheduler.state
+        if item.key in state.runs or item.key in state.ended:
+            verdict: View = {
+                "verdict": Reason.AlreadyExists.value,
+                "starts": False,
+                "message": Reason.AlreadyExists.remedy,
+            }
+            verdict |= {"width": 0, "payers": [], "nodes": []}
+        else:
+            verdict = self._tried(item, by, now)
+        with self._thought_of(item.key, item.spec, now) as thought:
+            told = explain(state, self._scheduler.engine.family, thought, state.at)
+        width = verdict["width"] or told.width
+        limit = item.spec.runtime.max_duration
+        worst = None if limit is None else verdict.pop("gpus", 0) * limit or told.worst_gpu_ms
+        gpus = None if limit is None or worst is None else worst // limit
+        return {
+            "name": short(item.key),
+            **{name: value for name, value in verdict.items() if name != "gpus"},
+            "width": width,
+            "worstCase": {
+                "gpus": width if gpus is None else gpus,
+                "hours": None if limit is None else gpu_hours(limit),
+                "gpuHours": None if worst is None else gpu_hours(worst),
+            },
+            "cover": [visit_view(each) for each in told.visits],
+            "domains": [domain_view(each) for each in told.domains],
+        }
+
+    def _tried(self, item: RunObject, by: str, now: int) -> View:
+        """Submit it, look, and undo."""
+        with self._scheduler.what_if(now, cmd.Submit(run=item.key, spec=item.spec, by=by)) as decision:
+            run = self._scheduler.state.runs.get(item.key)
+            if run is None:
+                ended = next(each for each in decision.events if isinstance(each, ev.RunEnded) and each.run == item.key)
+                told = ended.message or ended.reason.remedy
+                return {
+                    "verdict": ended.reason.value,
+                    "starts": False,
+                    "message": told,
+                    "width": 0,
+                    "payers": [],
+                    "nodes": [],
+                }
+            starts = run.phase is Phase.RUNNING
+            leases = list(run.leases.values())
+            return {
+                "verdict": Reason.Start.value if starts else run.reason.value,
+                "starts": starts,
+                "message": f"starts at once, {run.width} GPUs wide" if starts else run.message,
+                "width": run.width,
+                "gpus": sum(lease.gpus for lease in leases),
+                "payers": list(_shares([(lease, lease.gpus, 0) for lease in leases]).values()),
+                "nodes": list(dict.fromkeys(lease.node for lease in leases)),
+            }
+
+    @contextmanager
+    def _thought_of(self, name: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
+        """A run as if it had just been submitted and nothing decided yet; afterwards it never was."""
+        state = self._scheduler.state
+        run = TRIAL if name in state.runs else name
+        mark = state.mark()
+        try:
+            state.apply(max(now, state.at), ev.RunSubmitted(run=run, spec=spec))
+            yield state.runs[run]
+        finally:
+            state.rollback(mark)
+
+    def story(self, run: Key) -> list[View]:
+        """All that happened to a run, told."""
+        teller = Storyteller()
+        about = f"Run/{run}"
+        lines = (line for moment in self._scheduler.store.story(run) for line in teller.tell(moment.at, moment.event))
+        views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
+        return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
+
+    def payers(self, run: Key, owner: str, now: int) -> View:
+        """Who pays for a run, and what each has paid up to now."""
+        rows = list(self._scheduler.store.leases(LeaseQuery(run=run)))
+        spent = [
+            (row.lease, row.lease.gpus if row.end is None else 0, row.lease.gpus * ((row.end or now) - row.lease.start))
+            for row in rows
+        ]
+        shares = list(_shares(spent).values())
+        total = gpu_hours(sum(used for _, _, used in spent))
+        return {"name": short(run), "owner": owner, "payers": shares, "gpuHours": total}
+
+
+def _shares(spent: list[tuple[Lease, int, int]]) -> dict[tuple[str, ...], View]:
+    """Sums per payer and class; spares are a class of their own."""
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for lease, gpus, gpu_ms in spent:
+        payer = lease.payer
+        kind = "spare" if lease.role is Role.SPARE else payer.fund.value
+        total = sums.setdefault((payer.budget, payer.envelope, payer.owner, kind), [0, 0])
+        total[0] += gpus
+        total[1] += gpu_ms
+    return {
+        key: {
+            "budget": short(Key(key[0])),
+            "envelope": key[1],
+            "owner": key[2],
+            "class": key[3],
+            "gpus": gpus,
+            "gpuHours": gpu_hours(gpu_ms),
+        }
+        for key, (gpus, gpu_ms) in sums.items()
+    }
+
+
+def visit_view(visit: Visit) -> View:
+    """One envelope that was asked."""
+    return {
+        "place": visit.place,
+        "budget": short(visit.budget),
+        "envelope": visit.envelope,
+        "owner": visit.owner,
+        "inLocation": visit.inside,
+        "paysGPUs": visit.pays_gpus,
+        "roomGPUs": visit.room_gpus,
+        "reason": visit.reason.value,
+        "remedy": visit.reason.remedy,
+    }
+
+
+def domain_view(visit: DomainVisit) -> View:
+    """One domain that was asked."""
+    return {
+        "domain": visit.domain,
+        "cluster": visit.cluster,
+        "region": visit.region,
+        "freeGPUs": visit.free_gpus,
+        "groupsFit": visit.groups_fit,
+        "reason": visit.reason.value,
+    }
