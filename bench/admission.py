@@ -151,10 +151,3 @@ def growth(*, quick: bool) -> Figures:
 
 def _ratio(benches: dict[str, Bench], over: str, under: str) -> float:
     return round(benches[over].median() / benches[under].median(), 2)
-
-
-if __name__ == "__main__":
-    import json
-    import sys
-
-    print(json.dumps(run(quick="--quick" in sys.argv), indent=2))

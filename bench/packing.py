@@ -121,10 +121,3 @@ def _refused(scheduler: Scheduler, spec: RunSpec, reason: Reason) -> tuple[float
     scheduler.state.capacity.pools[FLAVOR].ever_fits.clear()
     first = clock(once)
     return first, [clock(once) for _ in range(50)]
-
-
-if __name__ == "__main__":
-    import json
-    import sys
-
-    print(json.dumps(run(quick="--quick" in sys.argv), indent=2))

@@ -95,10 +95,3 @@ def start(path: Path) -> None:
     with SqliteStore(path) as store:
         scheduler = Scheduler(store)
         assert scheduler.state.open_leases == ledger.NODES, "the cluster is full"
-
-
-if __name__ == "__main__":
-    import json
-    import sys
-
-    print(json.dumps(run(quick="--quick" in sys.argv), indent=2))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.cli.fake import FakeDaemon
 
 from fairlease.cli.main import cli
-from tests.cli.fake import FakeDaemon
 
 Ask = Callable[..., Result]
 

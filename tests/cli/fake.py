@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 HOUR = 3600.0
+NOW = time.time()
 
 
 def ago(hours: float) -> str:
     """A time so long ago that its age reads the same however slow the test is."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - hours * HOUR - 600))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW - hours * HOUR - 600))
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """An answer that is none."""
 
-    def __init__(self, reason: str, message: str, code: int, remedy: str = "", problems: list[Any] | None = None) -> None:
+    def __init__(
+        self, reason: str, message: str, code: int, remedy: str = "", problems: list[Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.error = {"reason": reason, "message": message, "remedy": remedy, "exit": code, "problems": problems or []}
 
@@ -53,7 +56,7 @@ class FakeDaemon:
         answer: Any | Callable[..., Any] = self.answers[verb]
         try:
             return {"ok": True, "result": answer(args) if callable(answer) else answer}
-        except Refusal as refusal:
+        except RefusalError as refusal:
             return {"ok": False, "error": refusal.error}
 
     def sent(self, verb: str) -> list[dict[str, Any]]:
@@ -65,7 +68,7 @@ class FakeDaemon:
         self._thread.join()
 
 
-def status_of(phase: str, reason: str = "Bound", message: str = "", **more: Any) -> dict[str, Any]:
+def status_of(phase: str, reason: str = "Bound", message: str = "", **more: object) -> dict[str, Any]:
     running = phase == "Running"
     live = {
         "conditions": [
@@ -162,7 +165,12 @@ DOMAINS = [
     {"domain": "B", "cluster": "gpu-a", "region": "us-west", "freeGPUs": 16, "groupsFit": 0, "reason": "Fragmented"},
 ]
 STORY = [
-    {"at": "2026-01-05T00:00:00Z", "type": "Normal", "reason": "Submitted", "message": "org:team-a asks for 8 × H100-80GB"},
+    {
+        "at": "2026-01-05T00:00:00Z",
+        "type": "Normal",
+        "reason": "Submitted",
+        "message": "org:team-a asks for 8 × H100-80GB",
+    },
     {"at": "2026-01-05T00:00:00Z", "type": "Warning", "reason": "NoRoom", "message": NO_ROOM},
 ]
 
@@ -186,12 +194,25 @@ def quote(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _budgets() -> list[dict[str, Any]]:
-    west = {"name": "west", "flavor": "H100-80GB", "selector": {"region": "us-west"}, "concurrency": 48, "maxGPUHours": 500}
+    west = {
+        "name": "west",
+        "flavor": "H100-80GB",
+        "selector": {"region": "us-west"},
+        "concurrency": 48,
+        "maxGPUHours": 500,
+    }
     free = {"name": "any", "flavor": "H100-80GB", "selector": {"region": "*"}, "concurrency": 8, "sharing": "none"}
     lending = {"allow": True, "to": ["org:team-b"]}
     gpus = {"sharedGPUs": 0, "borrowedGPUs": 8, "spareGPUs": 0, "opportunisticGPUs": 0}
     used = [
-        {"name": "west", **gpus, "ownedGPUs": 40, "overdrawnGPUs": 0, "consumedGPUHours": 100.5, "committedGPUHours": 24},
+        {
+            "name": "west",
+            **gpus,
+            "ownedGPUs": 40,
+            "overdrawnGPUs": 0,
+            "consumedGPUHours": 100.5,
+            "committedGPUHours": 24,
+        },
         {"name": "any", **gpus, "ownedGPUs": 0, "overdrawnGPUs": 8, "consumedGPUHours": 3, "committedGPUHours": 0},
     ]
     room = [{"name": "west", "concurrency": 0, "gpuHours": 375.5}, {"name": "any", "concurrency": 0, "gpuHours": None}]
@@ -215,9 +236,13 @@ def shown(args: dict[str, Any]) -> dict[str, Any]:
     name = args["run"].removeprefix("default/")
     for run in _runs():
         if run["name"] == name:
-            spec = {"owner": run["owner"], "resources": {"gpuType": "H100-80GB", "totalGPUs": 8}, "command": ["./train"]}
+            spec = {
+                "owner": run["owner"],
+                "resources": {"gpuType": "H100-80GB", "totalGPUs": 8},
+                "command": ["./train"],
+            }
             return {"name": name, "namespace": "default", "by": "ada", "spec": spec, "status": run["status"]}
-    raise Refusal("NotFound", f"there is no run {name}", 1, "look at the list for the right name")
+    raise RefusalError("NotFound", f"there is no run {name}", 1, "look at the list for the right name")
 
 
 def canned() -> dict[str, Any]:
@@ -267,13 +292,20 @@ def canned() -> dict[str, Any]:
         "budgets.remove": {},
         "who-pays": {
             "runs": [
-                {"name": "train", "owner": "org:team-a", "payers": [{**payer, "gpus": 8, "gpuHours": 240.5}], "gpuHours": 240.5}
+                {
+                    "name": "train",
+                    "owner": "org:team-a",
+                    "payers": [{**payer, "gpus": 8, "gpuHours": 240.5}],
+                    "gpuHours": 240.5,
+                }
             ]
         },
         "audit": {
             "ok": False,
             "checks": {"chain": True, "noSlotDoubled": False},
-            "findings": [{"seq": 3, "claim": "noSlotDoubled", "objects": ["n0"], "message": "slot 3 of n0 is held twice"}],
+            "findings": [
+                {"seq": 3, "claim": "noSlotDoubled", "objects": ["n0"], "message": "slot 3 of n0 is held twice"}
+            ],
             "entries": 7,
             "leases": 2,
             "head": {"seq": 7, "hash": "ab" * 32, "at": 0},

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
+from tests.cli.conftest import Ask
+from tests.cli.fake import FakeDaemon, RefusalError, run_row, status_of
 
-from fairlease.cli.output import age, bar, shortened, span, table
 from fairlease.cli.failure import printable
 from fairlease.cli.leases import ranges
-from tests.cli.conftest import Ask
-from tests.cli.fake import FakeDaemon, Refusal, run_row, status_of
+from fairlease.cli.output import age, bar, shortened, span, table
 
 READS = {
     "status": ("status",),
@@ -43,7 +43,7 @@ def test_a_read_command_prints_its_golden_table(
     assert text == snapshot
 
 
-def _times(value: Any) -> list[tuple[str, str]]:
+def _times(value: object) -> list[tuple[str, str]]:
     if callable(value):
         return [("submittedAt", status_of("Failed")[name]) for name in ("submittedAt", "startedAt", "endedAt")]
     if isinstance(value, dict):
@@ -74,7 +74,9 @@ def test_a_plan_tells_what_it_costs_and_who_pays(
     assert [sent["object"]["metadata"]["name"] for sent in fake.sent("plan")] == ["small", "large"]
 
 
-def test_a_plan_that_starts_exits_with_nothing_wrong(fake: FakeDaemon, ask: Ask, tmp_path: Path, run_file: Path) -> None:
+def test_a_plan_that_starts_exits_with_nothing_wrong(
+    fake: FakeDaemon, ask: Ask, tmp_path: Path, run_file: Path
+) -> None:
     one = tmp_path / "one.yaml"
     one.write_text(run_file.read_text().split("---")[0])
     assert ask("plan", "-f", str(one)).exit_code == 0
@@ -86,7 +88,7 @@ def test_all_namespaces_get_a_column_of_their_own(fake: FakeDaemon, ask: Ask) ->
     heading, line = ask("list", "-A").stdout.splitlines()
     assert heading.split()[:2] == ["NAMESPACE", "NAME"]
     assert line.split()[:2] == ["lab", "train"]
-    assert fake.sent("list") == [{"all": True}]
+    assert fake.sent("list") == [{"all": True, "limit": 100}]
 
 
 def test_a_namespace_is_part_of_every_name(fake: FakeDaemon, ask: Ask) -> None:
@@ -102,8 +104,8 @@ def test_nothing_to_list_leaves_a_pipe_empty(fake: FakeDaemon, ask: Ask) -> None
 
 
 def test_leases_are_asked_for_by_every_filter(fake: FakeDaemon, ask: Ask) -> None:
-    given = "--run r --node n --owner o --budget b --envelope e --open --since 2026-01-05T00:00:00Z --limit 3".split()
-    assert ask("leases", *given).exit_code == 0
+    given = ("--run=r", "--node=n", "--owner=o", "--budget=b", "--envelope=e", "--open", "--limit=3")
+    assert ask("leases", *given, "--since=2026-01-05T00:00:00Z").exit_code == 0
     assert fake.sent("leases") == [
         {
             "run": "default/r",
@@ -137,7 +139,7 @@ def test_names_cannot_command_the_terminal(fake: FakeDaemon, ask: Ask) -> None:
     assert "\x1b" not in ask("list", "-o", "wide").stdout
 
     def refuse(_: dict[str, Any]) -> None:
-        raise Refusal("NotFound", "no run \x1b[2J", 1)
+        raise RefusalError("NotFound", "no run \x1b[2J", 1)
 
     fake.answers["show"] = refuse
     assert "\x1b" not in ask("show", "x").stderr
@@ -145,8 +147,17 @@ def test_names_cannot_command_the_terminal(fake: FakeDaemon, ask: Ask) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0s"), (119, "119s"), (120, "2m"), (330, "5m30s"), (7200, "120m"), (4 * 3600 + 60, "4h1m"), (30 * 3600, "30h")]
-    + [(3 * 86400 + 4 * 3600, "3d4h"), (200 * 86400, "200d"), (-5, "0s")],
+    [
+        (-5, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (330, "5m30s"),
+        (7200, "120m"),
+        (4 * 3600 + 60, "4h1m"),
+        (30 * 3600, "30h"),
+        (76 * 3600, "3d4h"),
+        (200 * 86400, "200d"),
+    ],
 )
 def test_ages_read_as_kubectl_writes_them(seconds: int, text: str) -> None:
     assert span(seconds * 1000) == text
@@ -163,7 +174,8 @@ def test_slots_are_written_as_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "whole", "text"), [(0, 8, "[....]"), (1, 800, "[#...]"), (8, 8, "[####]"), (9, 8, "[####]"), (0, 0, "[....]")]
+    ("used", "whole", "text"),
+    [(0, 8, "[....]"), (1, 800, "[#...]"), (8, 8, "[####]"), (9, 8, "[####]"), (0, 0, "[....]")],
 )
 def test_a_bar_shows_that_something_is_used(used: float, whole: float, text: str) -> None:
     assert bar(used, whole, cells=4) == text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.asked import draw_cover, draw_domains, heading
+from fairlease.cli.failure import NO_REMEDY
 from fairlease.cli.output import paint, reason_cell, show_table
-from fairlease.cli.runs_table import TERMINAL
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
 
@@ -34,9 +34,10 @@ def draw(session: Session, answer: Answer) -> None:
     click.echo(f"{bare(answer['name'])} is {status['phase']}: {told}", color=session.colour)
     if answer.get("message"):
         click.echo(f"  {answer['message']}")
-    if answer.get("remedy") and answer["remedy"] != "nothing to change":
-        click.echo(f"  what would change it: {answer['remedy']}")
-    if status["phase"] not in TERMINAL:
+    remedy = answer.get("remedy") or NO_REMEDY
+    if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
+        click.echo(f"  what would change it: {remedy}")
+    if status["phase"] == "Pending" or answer.get("cover"):
         heading("Money, in the order asked:")
         draw_cover(session, answer.get("cover") or [])
         heading("Room, the smallest hole first:")

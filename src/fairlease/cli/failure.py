@@ -19,6 +19,8 @@ BROKEN: Final = 70
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
+NO_REMEDY: Final = "nothing to change"
+
 EXIT_CODES: Final = {
     0: "done; the answer is yes",
     NO: "the answer is no: it would not start, the audit failed, an expectation did not hold, the run failed",
@@ -44,7 +46,7 @@ class Failure(click.ClickException):
         problems: Iterable[str] = (),
     ) -> None:
         super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  # click declares it for the class, but reads it here
+        self.code = self.exit_code = code  # type: ignore[misc]  # click declares it for the class, but reads it here
         self.reason = reason
         self.remedy = remedy
         self.problems = tuple(problems)
@@ -53,7 +55,7 @@ class Failure(click.ClickException):
         """The whole of it, as it is printed."""
         head = ": ".join(part for part in ("fairlease", self.reason, self.message) if part)
         lines = [head, *(f"  {problem}" for problem in self.problems)]
-        if self.remedy and self.remedy != "nothing to change" and self.remedy not in self.message:
+        if self.remedy not in (NO_REMEDY, "") and self.remedy not in self.message:
             lines.append(f"  to mend it: {self.remedy}")
         return "\n".join(lines)
 

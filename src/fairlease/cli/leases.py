@@ -32,9 +32,7 @@ class When(click.ParamType[str]):
             return format_instant(parse_instant(value))
         with suppress(ValueError, OverflowError):
             return format_instant(int(time.time() * 1000) - parse_duration(value))
-        return self.fail(
-            f"{value!r} is no time; expected 2026-01-05T00:00:00Z or, for how long ago, 2h", param, ctx
-        )
+        return self.fail(f"{value!r} is no time; expected 2026-01-05T00:00:00Z or, for how long ago, 2h", param, ctx)
 
 
 @verb("leases", example=_EXAMPLE, formats=READ, namespace=True)

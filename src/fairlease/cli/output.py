@@ -177,4 +177,5 @@ def hours(value: float | None) -> str:
     """GPU-hours as one reads them; the exact number is in `-o json`."""
     if value is None:
         return NOTHING
-    return str(value) if isinstance(value, int) else f"{value:.2f}"
+    small = 0.01
+    return str(value) if isinstance(value, int) else f"{value:.2f}" if value >= small else f"{value:.1g}"

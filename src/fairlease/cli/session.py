@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlease.local.protocol import Error
 
 Answer = dict[str, Any]
+_ELSEWHERE = "where it lives elsewhere, say so with --home or FAIRLEASE_HOME"
 _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 
 
@@ -87,10 +88,11 @@ def refused(error: Error) -> Failure:
     """The daemon's refusal as users see it. Its code 1 means "refused", which is 2 here: 1 is the answer no."""
     code = BAD_INPUT if error.exit in (0, NO) else error.exit
     reason = "" if error.reason in _SPEAK_FOR_THEMSELVES else error.reason
+    remedy = _ELSEWHERE if error.reason == "NoDaemon" else error.remedy
     problems = [problem_line(each) for each in error.problems]
     count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
     message = f"{count} in what was sent; nothing was done" if problems else error.message
-    return Failure(message, code=code, reason=reason, remedy=error.remedy, problems=problems)
+    return Failure(message, code=code, reason=reason, remedy=remedy, problems=problems)
 
 
 def problem_line(problem: object) -> str:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import lifecycle, standing
 from fairlease.engine.command import AnyCommand, TimePassed
 from fairlease.engine.family import Family
-from fairlease.engine.plan import Planner, Refusal, bind, least_gpus
+from fairlease.engine.pack import could_fit, need_of
+from fairlease.engine.plan import Planner, Refusal, bind, least_width
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
 from fairlease.ledger.live import Shape
@@ -29,6 +30,8 @@ from fairlease.model.record import Key
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from sortedcontainers import SortedDict
+
     from fairlease.ledger.account import Account
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
@@ -49,6 +52,14 @@ class Decision(NamedTuple):
     events: tuple[ev.AnyEvent, ...]
     answers: tuple[Refusal | None, ...]
     tries: tuple[Try, ...]
+
+
+class Woken(NamedTuple):
+    """What to try again: shapes to be looked at in any case, and lines to be looked at while there is room for their footprint."""
+
+    shapes: list[Shape]
+    lines: list[SortedDict[int, Shape]]
+    arrived: dict[bytes, list[RunState]]
 
 
 class Engine:
@@ -126,10 +137,10 @@ class Engine:
             self._restand()
             if self._drain():
                 continue
-            shapes = self._woken()
-            if not shapes:
+            woken = self._woken()
+            if not (woken.shapes or woken.lines):
                 return
-            self._try_in_order(shapes)
+            self._try_in_order(woken)
             if not state.dirty:
                 return
 
@@ -175,42 +186,57 @@ class Engine:
         lifecycle.drain(self, over[0])
         return True
 
-    def _woken(self) -> list[Shape]:
-        """Shapes of waiting runs that something since the last try could have helped; forgets what it was."""
+    def _woken(self) -> Woken:
+        """Waiting runs that something since the last try could have helped; forgets what it was."""
         state, queue = self.state, self.state.queue
         dirty, state.dirty = state.dirty, type(state.dirty)()
         if dirty.budgets:
-            return list(queue.shapes.values())
-        found = {key: queue.shapes[key] for key in dirty.shapes if key in queue.shapes}
+            return Woken(list(queue.shapes.values()), [], dirty.arrived)
+        found = {key: queue.shapes[key] for key in dirty.arrived if key in queue.shapes}
         if dirty.topology:
             found |= {
                 key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology
             }
-        for flavor in dirty.flavors:
-            pool = state.capacity.pools.get(flavor)
-            idle = bool(state.opportunistic or state.overdrawn)
-            for key, shape in queue.by_flavor.get(flavor, {}).items():
-                if idle or pool is None or least_gpus(shape.sample) <= pool.free:
-                    found[key] = shape
         if dirty.accounts:
-            for signature, shapes in queue.by_signature.items():
-                if not self.family.asked(signature).isdisjoint(dirty.accounts):
+            family = self.family
+            for signature, shapes in queue.others.items():
+                if not family.asked(signature).isdisjoint(dirty.accounts):
                     found.update(shapes)
-        return list(found.values())
+        flavors = queue.lines if dirty.accounts else dirty.flavors
+        lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
+        roomy = [line for line in lines if self._room_for(line.peekitem(0)[1])]
+        return Woken(list(found.values()), roomy, dirty.arrived)
 
-    def _try_in_order(self, shapes: list[Shape]) -> None:
-        heap = [(shape.runs.peekitem(0)[0], shape.key) for shape in shapes]
+    def _room_for(self, shape: Shape) -> bool:
+        """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
+        if self.state.opportunistic or self.state.overdrawn:
+            return True
+        spec = shape.sample
+        pool = self.state.capacity.pools.get(spec.resources.gpu_type)
+        return pool is None or could_fit(pool, need_of(spec, least_width(spec)))
+
+    def _try_in_order(self, woken: Woken) -> None:
+        """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
+        shapes, lines, refused = self.state.queue.shapes, woken.lines, set[bytes]()
+        heap = [(shape.orders[0], shape.key, -1) for shape in woken.shapes]
+        heap += [(order, shape.key, number) for number, line in enumerate(lines) for order, shape in line.items()[:1]]
         heapify(heap)
         while heap:
-            order, key = heappop(heap)
-            shape = self.state.queue.shapes.get(key)
-            if shape is None or order not in shape.runs:
-                continue
-            refusal = self._start(shape.runs[order])
-            if refusal is not None:
-                self._defer(shape, refusal)
-            elif key in self.state.queue.shapes:
-                heappush(heap, (shape.runs.peekitem(0)[0], key))
+            order, key, number = heappop(heap)
+            shape = shapes.get(key)
+            if shape is not None and order in shape.runs and key not in refused:
+                if number >= 0 and not self._room_for(shape):
+                    continue
+                refusal = self._start(shape.runs[order])
+                if refusal is not None:
+                    refused.add(key)
+                    self._defer(shape, refusal, woken.arrived.get(key, []))
+                elif number < 0 and key in shapes:
+                    heappush(heap, (shape.orders[0], key, -1))
+            if number >= 0:
+                after = lines[number].bisect_right(order)
+                for place, following in lines[number].items()[after : after + 1]:
+                    heappush(heap, (place, following.key, number))
 
     def _start(self, run: RunState) -> Refusal | None:
         """Cover, pack and bind, or say why not. Too late is too late, even where the timer that says so comes after us."""
@@ -236,11 +262,15 @@ class Engine:
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
         return None
 
-    def _defer(self, shape: Shape, refusal: Refusal) -> None:
-        """Tell all runs of a shape why they wait, where that changed."""
-        first = shape.runs.peekitem(0)[1]
+    def _defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
+        """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told."""
+        first = shape.runs[shape.orders[0]]
         self.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
-        told = tuple(run.key for run in shape.runs.values() if run.reason is not refusal.reason)
+        orders = shape.orders
+        if shape.reason is refusal.reason:
+            came = {run.order for run in arrived + self.state.dirty.arrived.get(shape.key, [])}
+            orders = sorted(came & shape.runs.keys())
+        told = tuple(shape.runs[order].key for order in orders if shape.runs[order].reason is not refusal.reason)
         if told:
             self.emit(ev.RunDeferred(runs=told, reason=refusal.reason, message=refusal.message, tally=refusal.tally))
         elif shape.reason is not refusal.reason:

@@ -7,6 +7,7 @@ domain, off the nodes of its active pods where they can. Deterministic: ties fal
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,16 +38,12 @@ class Block(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What must be placed: pods of `size` GPUs in groups."""
+    """What must be placed: pods of `size` GPUs in groups, `pods` in all."""
 
     size: int
     blocks: tuple[Block, ...]
     together: bool
-
-    @property
-    def pods(self) -> int:
-        """Pods in all."""
-        return sum(block.groups * block.pods for block in self.blocks)
+    pods: int
 
 
 class Spot(NamedTuple):
@@ -59,14 +56,18 @@ class Spot(NamedTuple):
 
 def need_of(spec: RunSpec, width: int) -> Need:
     """The groups of a run that is `width` GPUs wide; the last group may be smaller."""
-    size = spec.pod_gpus
-    group = spec.locality.group_gpus or size
-    full, rest = divmod(width, group)
+    size, locality = spec.pod_gpus, spec.locality
     spares = spec.spares_per_group // size
+    return _need(size, locality.group_gpus or size, width, spares, together=not locality.allow_cross_group_spread)
+
+
+@lru_cache(maxsize=4_096)
+def _need(size: int, group: int, width: int, spares: int, *, together: bool) -> Need:
+    full, rest = divmod(width, group)
     blocks = [Block(full, group // size, spares)] if full else []
     if rest:
         blocks.append(Block(1, rest // size, spares))
-    return Need(size, tuple(blocks), not spec.locality.allow_cross_group_spread)
+    return Need(size, tuple(blocks), together, sum(block.groups * block.pods for block in blocks))
 
 
 class Packer:
@@ -108,7 +109,7 @@ class Packer:
         """Pods that still fit into a domain, on the nodes this attempt may use."""
         if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
             return domain.pods(self.size)
-        return sum(room // self.size for room, _ in self._rooms(domain))
+        return sum(room // self.size for room, _ in self.rooms(domain))
 
     def domains(self, pods: int) -> Iterator[Domain]:
         """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
@@ -131,9 +132,9 @@ class Packer:
     def _free(self, domain: Domain) -> int:
         if domain.key not in self.own and domain.mask & self.mask == domain.mask:
             return domain.free
-        return sum(room for room, _ in self._rooms(domain))
+        return sum(room for room, _ in self.rooms(domain))
 
-    def _rooms(self, domain: Domain) -> list[tuple[int, NodeState]]:
+    def rooms(self, domain: Domain) -> list[tuple[int, NodeState]]:
         """Nodes of a domain with what is left on each, those with room for a pod, the smallest hole first."""
         found = []
         for name, state in domain.nodes.items():
@@ -144,14 +145,14 @@ class Packer:
         found.sort(key=lambda item: (item[0], item[1].order))
         return found
 
-    def _seats(self, domain: Domain) -> Iterator[NodeState]:
+    def seats(self, domain: Domain) -> Iterator[NodeState]:
         """One node per pod that fits, best fit first: a node that was begun is filled up before the next."""
         if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
             for state in domain.by_fit(self.size):
                 for _ in range(state.room // self.size):
                     yield state
             return
-        for room, state in self._rooms(domain):
+        for room, state in self.rooms(domain):
             for _ in range(room // self.size):
                 yield state
 
@@ -187,7 +188,7 @@ class Packer:
             used: set[str] = set()
             for index in range(active + spares):
                 spare = index >= active
-                rooms = [state for _, state in self._rooms(domain)]
+                rooms = [state for _, state in self.rooms(domain)]
                 if spare:
                     rooms.sort(key=lambda state: state.node.name in used)
                 node = next((state for state in rooms if pay(state)), None)
@@ -205,7 +206,7 @@ class Packer:
             for index in range(group, group + count):
                 self._fill_with_spares(domain, block, index)
             return
-        seats = self._seats(domain)
+        seats = self.seats(domain)
         size, taken, spots = self.size, self.taken, self.spots
         for index in range(group, group + count):
             for _ in range(block.active):
@@ -224,7 +225,7 @@ class Packer:
 
     def _fill_with_spares(self, domain: Domain, block: Block, group: int) -> None:
         self.own[domain.key] = domain
-        rooms = self._rooms(domain)
+        rooms = self.rooms(domain)
         tight = arrange(rooms, block, self.size)
         dense = arrange(rooms[::-1], block, self.size)
         active, spares, _ = tight if tight[2] >= dense[2] else dense
@@ -246,6 +247,21 @@ def arrange(
     beside = [state for state in by_fit if state.node.name in used]
     spares = (apart + beside)[: block.spares]
     return active, spares, min(len(apart), block.spares)
+
+
+def could_fit(pool: Pool, need: Need) -> bool:
+    """Whether there is room in the pool, whoever pays: where it says no, no plan can say yes."""
+    size = need.size
+    if need.pods * size > pool.free:
+        return False
+    if need.together:
+        return any(domain.pods(size) >= need.pods for domain in pool.by_hole(need.pods * size))
+    first, groups = need.blocks[0], 0
+    for domain in pool.by_hole(first.pods * size):
+        groups += domain.pods(size) // first.pods
+        if groups >= first.groups:
+            return True
+    return False
 
 
 def fits_empty(pool: Pool, mask: int, need: Need) -> bool:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from fairlease.engine import cover
-from fairlease.engine.pack import Need, Packer, Spot, fits_empty, need_of
+from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
 from fairlease.engine.payment import Payment
+from fairlease.engine.search import Search
+from fairlease.ledger.capacity import bits_of, lowest
 from fairlease.ledger.event import Cell, LeasesOpened
 from fairlease.model.lease import Role
 from fairlease.reason import Reason
@@ -62,12 +64,6 @@ def least_width(spec: RunSpec) -> int:
     return spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
 
 
-def least_gpus(spec: RunSpec) -> int:
-    """GPUs the run holds at its narrowest, spares included."""
-    need = need_of(spec, least_width(spec))
-    return need.pods * need.size
-
-
 class Planner:
     """Cover and pack for one run against the state as it is now."""
 
@@ -77,12 +73,23 @@ class Planner:
         self.now = now
         self.offers = cover.offers(state, family, run, now)
         self.pool = state.capacity.pools.get(run.spec.resources.gpu_type)
+        self._funding: dict[int, tuple[int, list[Reason]]] = {}
 
     def funding(self, pods: int) -> tuple[int, list[Reason]]:
         """How many of `pods` pods somebody would pay for, wherever they may lie, and what stopped each envelope asked."""
-        purse = cover.Purse(self.state, self.run, self.now)
-        shares, stops = cover.spend(purse, self.offers, pods)
-        return sum(count for _, count in shares), stops
+        if pods not in self._funding:
+            purse = cover.Purse(self.state, self.run, self.now)
+            shares, stops = cover.spend(purse, self.offers, pods)
+            paid = sum(count for _, count in shares)
+            if paid < pods and self._entangled():
+                payment = Payment(cover.Purse(self.state, self.run, self.now), self.offers)
+                paid = sum(1 for _ in range(pods) if payment.pay_anywhere())
+            self._funding[pods] = paid, stops
+        return self._funding[pods]
+
+    def _entangled(self) -> bool:
+        """Whether an envelope lies under several caps: then who pays first decides how much can be paid in all."""
+        return any(len(self.state.caps_over(offer.account)) > 1 for offer in self.offers)
 
     def unfunded(self) -> Refusal | None:
         """Why the run cannot be paid for even at its narrowest; None where it can."""
@@ -150,9 +157,11 @@ class Planner:
         first = usable[:count]
         if all(offer.mask == reach for offer in first):
             plan = self._level(width, need, reach, first)
-            if plan is not None or count == len(usable):
+            if plan is not None or (count == len(usable) and not self._entangled()):
                 return plan
-        return self._stepwise(width, need, usable)
+        if not Packer(self.pool, self.reach(), need.size).place(need):
+            return None
+        return self._stepwise(width, need, usable) or self._search(width, need, usable)
 
     def _level(self, width: int, need: Need, reach: int, payers: list[Offer]) -> Plan | None:
         """All money reaches all nodes: count, then pack."""
@@ -175,15 +184,26 @@ class Planner:
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         levels = list(_levels(usable))
         packer = Packer(self.pool, levels[-1][1], need.size)
-        sizes = [(block.active, block.spares) for block in need.blocks for _ in range(block.groups)]
-        batches = [list(enumerate(sizes))] if need.together else [[each] for each in enumerate(sizes)]
-        for batch in batches:
+        for batch in _batches(need):
             if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in levels):
                 return None
         return Plan(width, packer.spots, payment.payers(packer.spots))
 
+    def _search(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
+        """In order of preference it did not work out: try more, if there is money for that many pods on the nodes it reaches."""
+        assert self.pool is not None, "asked only where there is a pool"
+        packer = Packer(self.pool, self.reach(), need.size)
+        seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
+        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        if sum(1 for node in seats if payment.pay(node, len(usable))) < need.pods:
+            return None
+        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        if not Search(packer, payment, _batches(need)).find():
+            return None
+        return Plan(width, packer.spots, payment.payers(packer.spots))
+
     def _settle_batch(
-        self, packer: Packer, payment: Payment, batch: list[tuple[int, tuple[int, int]]], count: int, reach: int
+        self, packer: Packer, payment: Payment, batch: Batch, count: int, reach: int
     ) -> bool:
         """Place groups that must lie in one domain, on nodes that the first `count` payers reach."""
         pods = sum(active + spares for _, (active, spares) in batch)
@@ -197,6 +217,12 @@ class Planner:
             payment.restore(saved)
             packer.drop(length)
         return False
+
+
+def _batches(need: Need) -> list[Batch]:
+    """The groups one by one, or all at once where they must lie in one domain."""
+    sizes = [(block.active, block.spares) for block in need.blocks for _ in range(block.groups)]
+    return [list(enumerate(sizes))] if need.together else [[each] for each in enumerate(sizes)]
 
 
 def _levels(usable: list[Offer]) -> Iterator[tuple[int, int]]:
@@ -227,15 +253,11 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
         bits = free.get(name, spot.node.free)
-        slots = []
-        for _ in range(size):
-            low = bits & -bits
-            slots.append(low.bit_length() - 1)
-            bits ^= low
-        free[name] = bits
+        slots = lowest(bits, size)
+        free[name] = bits & ~bits_of(slots)
         payer = payers.setdefault(id(offer.account), len(payers))
         role = Role.SPARE if spot.spare else Role.ACTIVE
-        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, tuple(slots), payer, role))
+        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, slots, payer, role))
         rank += not spot.spare
     table = {id(offer.account): offer.payer for offer in plan.payers}
     named = tuple(table[account] for account in payers)

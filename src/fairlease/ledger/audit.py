@@ -20,7 +20,7 @@ from hashlib import sha256
 import msgspec
 
 from fairlease.ledger.chain import Row, row_of
-from fairlease.ledger.event import AnyEvent, decode
+from fairlease.ledger.event import decode
 from fairlease.ledger.replay import NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN, NO_SLOT_DOUBLED, ONE_PAYER, Replay
 from fairlease.ledger.store import GENESIS, Entry, Head
 from fairlease.model.record import Record
@@ -60,22 +60,7 @@ class Report(Record, frozen=True, kw_only=True):
 
 def audit(entries: Iterable[Entry], progress: Progress | None = None) -> Report:
     """Audit entries that were read already. Their bytes are what encoding gives; use `scan` where bytes are stored."""
-    return _prove(((row_of(entry), entry.events) for entry in entries), progress)
-
-
-def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
-    """Audit entries as they lie in a store, byte by byte."""
-    return _prove(_read(rows), progress)
-
-
-def _read(rows: Iterable[Row]) -> Iterator[tuple[Row, tuple[AnyEvent, ...] | None]]:
-    for row in rows:
-        try:
-            events = decode(row.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            yield row, None
-        else:
-            yield row, events
+    return scan(map(row_of, entries), progress)
 
 
 class _Findings:
@@ -97,28 +82,23 @@ class _Findings:
         self.add(CHAIN, (f"entry {self.seq}",), message)
 
 
-def _prove(pairs: Iterable[tuple[Row, tuple[AnyEvent, ...] | None]], progress: Progress | None) -> Report:
+def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
+    """Audit entries as they lie in a store, byte by byte."""
     findings = _Findings()
     replay = Replay(findings.add)
-    plays = replay.plays
     before, count = Row(0, 0, "", GENESIS, b""), 0
     with _collector_asleep():
-        for count, (row, events) in enumerate(pairs, 1):
-            findings.seq = row.seq
-            _link(findings, before, row)
+        for row in rows:
+            count += 1
+            seq, at, prev, stated, body = row
+            findings.seq = seq
+            if prev != before.hash or seq != before.seq + 1 or at < before.at:
+                _unlinked(findings, before, row)
+            if sha256(b"%b\n%d\n%d\n%b" % (prev.encode(), seq, at, body)).hexdigest() != stated:
+                findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
             before = row
-            replay.at = max(replay.at, row.at)
-            try:
-                for event in events or ():
-                    play = plays.get(type(event))
-                    if play is not None:
-                        play(event)
-            except OverflowError:
-                findings.chain(f"entry {row.seq} leads to numbers that no clock and no machine can give")
-            if events is None:
-                findings.chain(f"entry {row.seq} cannot be read")
-            if replay.gone:
-                replay.settle_nodes()
+            replay.at = max(replay.at, at)
+            _play(findings, replay, body)
             if progress is not None and count % _PROGRESS_EVERY == 0:
                 progress(count)
     if progress is not None:
@@ -126,17 +106,30 @@ def _prove(pairs: Iterable[tuple[Row, tuple[AnyEvent, ...] | None]], progress: P
     return _report(findings, replay, count, Head(seq=before.seq, hash=before.hash, at=before.at))
 
 
-def _link(findings: _Findings, before: Row, row: Row) -> None:
-    """Compare an entry with the one before it and with its own hash. After a break, go on from what the entry says."""
-    seq, at, prev, stated, body = row
-    if seq != before.seq + 1:
-        findings.chain(f"the entry behind {before.seq} has number {seq}")
-    if prev != before.hash:
-        findings.chain(f"entry {seq} does not name the hash of the entry before it")
-    if at < before.at:
-        findings.chain(f"entry {seq} lies at {at}, before its predecessor at {before.at}")
-    if sha256(b"%b\n%d\n%d\n%b" % (prev.encode(), seq, at, body)).hexdigest() != stated:
-        findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
+def _unlinked(findings: _Findings, before: Row, row: Row) -> None:
+    """Say how an entry does not follow the one before it. The audit goes on from what the entry says."""
+    if row.seq != before.seq + 1:
+        findings.chain(f"the entry behind {before.seq} has number {row.seq}")
+    if row.prev != before.hash:
+        findings.chain(f"entry {row.seq} does not name the hash of the entry before it")
+    if row.at < before.at:
+        findings.chain(f"entry {row.seq} lies at {row.at}, before its predecessor at {before.at}")
+
+
+def _play(findings: _Findings, replay: Replay, body: bytes) -> None:
+    """Play the events of one entry. Bytes that make no sense are a finding, not the end of the audit."""
+    plays = replay.plays
+    try:
+        for event in decode(body):
+            play = plays.get(type(event))
+            if play is not None:
+                play(event)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        findings.chain(f"entry {findings.seq} cannot be read: {error}")
+    except OverflowError:
+        findings.chain(f"entry {findings.seq} leads to numbers that no clock and no machine can give")
+    if replay.gone:
+        replay.settle_nodes()
 
 
 def _report(findings: _Findings, replay: Replay, entries: int, head: Head) -> Report:

@@ -88,7 +88,8 @@ class Run:
         """Another attempt: the limit counts anew, and names of the last one cannot come again."""
         limit = self.spec.runtime.max_duration
         self.attempt, self.deadline = attempt, None if limit is None else now + limit
-        self.leases = {name: lease for name, lease in self.leases.items() if lease is not None}
+        if self.leases:
+            self.leases = {name: lease for name, lease in self.leases.items() if lease is not None}
 
     def overdrawn(self, account: Account, group: int) -> bool:
         """Whether cover was lost for the unit that a lease belongs to."""

@@ -37,6 +37,14 @@ def bits_of(slots: tuple[int, ...]) -> int:
     return sum(1 << slot for slot in slots)
 
 
+@lru_cache(maxsize=65_536)
+def lowest(free: int, count: int) -> tuple[int, ...]:
+    """The `count` lowest of some free slots."""
+    slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
+    assert len(slots) >= count, "a plan gives a pod only slots that are free"
+    return tuple(slots[:count])
+
+
 class NodeState:
     """One node: which slots are free, and whether new work may use them."""
 

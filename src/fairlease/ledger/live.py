@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,9 +24,10 @@ Unit = tuple[str, str, str, int]
 Signature = tuple[str, bool, tuple[str, ...]]
 """(owner, may borrow, sponsors): runs alike in this ask the same envelopes in the same order."""
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
+Footprint = tuple[int, int, int, int, bool]
+"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain): runs alike in this need one room."""
 
-WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits)
+_encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Meter:
@@ -115,7 +118,7 @@ class RunState:
 
     def save(self) -> tuple[object, ...]:
         """For the undo log; meters and dictionaries have their own entries in it."""
-        return tuple(getattr(self, name) for name in _SCALARS)
+        return _scalars(self)
 
     def restore(self, saved: tuple[object, ...]) -> None:
         """For the undo log."""
@@ -127,6 +130,7 @@ _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
     "first_started_at", "deadline", "number", "width", "spare_gpus", "shape",
 )  # fmt: skip
+_scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
 
 def shape_of(spec: RunSpec) -> bytes:
@@ -135,25 +139,45 @@ def shape_of(spec: RunSpec) -> bytes:
     return _encode(bare)
 
 
-class Shape:
-    """Waiting runs that are alike in everything a decision looks at, in order of asking."""
+def footprint_of(spec: RunSpec) -> Footprint:
+    """What room a run needs at its narrowest, whoever asks and pays."""
+    size, locality = spec.pod_gpus, spec.locality
+    width = spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
+    together = not locality.allow_cross_group_spread
+    return size, locality.group_gpus or size, width, spec.spares_per_group, together
 
-    __slots__ = ("key", "reason", "runs", "sample")
+
+class Shape:
+    """Waiting runs that are alike in everything a decision looks at; `orders` are their places in the order of asking.
+
+    `place` is where the shape itself stands in its line, if it waits for room. (Most shapes live for one tick and hold one run, for
+    which a sorted dictionary would be dear.)
+    """
+
+    __slots__ = ("footprint", "key", "orders", "place", "reason", "runs", "sample", "signature")
 
     def __init__(self, key: bytes, sample: RunState) -> None:
         self.key = key
         self.sample = sample.spec
-        self.runs: SortedDict[int, RunState] = SortedDict()
+        self.signature = sample.signature
+        self.footprint = footprint_of(sample.spec)
+        self.place: int | None = None
+        self.runs: dict[int, RunState] = {}
+        self.orders: list[int] = []
         self.reason = Reason.Submitted
 
 
 class Queue:
-    """Runs that wait for money or room, by shape; those that follow others wait in `following` until it is their turn."""
+    """Runs that wait for money or room, by shape; those that follow others wait in `following` until it is their turn.
+
+    Shapes that wait for room stand in `lines`, by flavor and footprint, each where its first run asked: a line whose footprint
+    finds no room need not be looked at, however long it is. The others wait for money, or for nodes: by the envelopes they ask.
+    """
 
     def __init__(self) -> None:
         self.shapes: dict[bytes, Shape] = {}
-        self.by_signature: dict[Signature, dict[bytes, Shape]] = {}
-        self.by_flavor: dict[str, dict[bytes, Shape]] = {}
+        self.others: dict[Signature, dict[bytes, Shape]] = {}
+        self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
 
     def add(self, run: RunState, order: int) -> None:
@@ -161,27 +185,45 @@ class Queue:
         shape = self.shapes.get(run.shape)
         if shape is None:
             shape = self.shapes[run.shape] = Shape(run.shape, run)
-            self.by_signature.setdefault(run.signature, {})[run.shape] = shape
         shape.runs[order] = run
+        insort(shape.orders, order)
+        self._align(shape)
 
     def remove(self, run: RunState, order: int) -> None:
         """A run waits no more in this place."""
         shape = self.shapes[run.shape]
         del shape.runs[order]
+        del shape.orders[bisect_left(shape.orders, order)]
+        self._align(shape)
         if not shape.runs:
-            self.settle(run.shape, Reason.Submitted)
             del self.shapes[run.shape]
-            alike = self.by_signature[run.signature]
-            del alike[run.shape]
-            if not alike:
-                del self.by_signature[run.signature]
 
     def settle(self, key: bytes, reason: Reason) -> None:
         """A shape was turned away, for `reason`; that says what can help it."""
         shape = self.shapes[key]
-        flavor = shape.sample.resources.gpu_type
-        if reason in WAITS_FOR_ROOM:
-            self.by_flavor.setdefault(flavor, {})[shape.key] = shape
-        elif shape.reason in WAITS_FOR_ROOM:
-            del self.by_flavor[flavor][shape.key]
         shape.reason = reason
+        self._align(shape)
+
+    def _align(self, shape: Shape) -> None:
+        """Put a shape where it belongs: if it waits for room, into the line of its footprint, by its first run."""
+        first = shape.orders[0] if shape.reason is Reason.NoRoom and shape.orders else None
+        others = self.others.setdefault(shape.signature, {})
+        if shape.orders and first is None:
+            others[shape.key] = shape
+        else:
+            others.pop(shape.key, None)
+        if not others:
+            del self.others[shape.signature]
+        if first != shape.place:
+            self._move(shape, first)
+
+    def _move(self, shape: Shape, first: int | None) -> None:
+        lines = self.lines.setdefault(shape.sample.resources.gpu_type, {})
+        line = lines.setdefault(shape.footprint, SortedDict())
+        if shape.place is not None:
+            del line[shape.place]
+        if first is not None:
+            line[first] = shape
+        elif not line:
+            del lines[shape.footprint]
+        shape.place = first

@@ -19,11 +19,12 @@ from fairlease.ledger.books import (
     SHARED,
     SPARES,
     Account,
+    Lease,
     Money,
     Node,
     Run,
     bits,
-)  # fmt: skip
+)
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Payer, Role
@@ -195,56 +196,58 @@ class Replay:
             if attempt < run.attempt:
                 self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
             run.begin(attempt, self.at)
-        payers = [self._payer(run, event, payer) for payer in event.payers]
-        stem = f"{name.partition('/')[2]}-{attempt}-"
-        admitted = event.reason is not SWAP
+        payers, swap = [], event.reason is SWAP
+        for payer in event.payers:
+            payers.append(self._payer(run, event, payer))
+        stem, leases = f"{name.partition('/')[2]}-{attempt}-", run.leases
         for cell in event.cells:
             lease = f"{stem}{cell.number}"
-            if lease in run.leases:
+            if lease in leases:
                 self.found(NO_LEASE_REWRITTEN, (name, lease), f"the name of lease {lease} was used before")
             elif not 0 <= cell.payer < len(payers):
                 self.found(ONE_PAYER, (name, lease), f"lease {lease} has no payer")
             else:
                 money = payers[cell.payer]
-                node = self._open(run, lease, cell, money)
-                if admitted and node.place not in money[0].fits:
-                    self._fit(event, money[0], node)
+                leases[lease] = opened = self._open(run, lease, cell, money)
+                run.open += 1
+                if not swap and opened[8].place not in money[0].fits:
+                    self._fit(event, money[0], opened[8])
         self.leases += len(event.cells)
-        return self._admit(event, run, payers) if admitted else None
+        return None if swap else self._admit(event, run, payers)
 
     def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
+        owner, fund = payer.owner, payer.fund
         account = self.accounts.get((payer.budget, payer.envelope)) or self._account(payer.budget, payer.envelope)
-        fund = OWNED if payer.fund is OWN_MONEY else BORROWED if payer.fund is LENT_MONEY else SHARED
-        owner, money = payer.owner, (account, fund, payer.owner)
+        money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
+        known = money in run.payers
+        if not known:
+            run.payers.append(money)
         if event.reason is SWAP:
             # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
-            if money not in run.payers:
+            if not known:
                 self._bad_payer(event, payer, "paid for nothing of this run before the swap")
         elif account.terms is None:
             self._bad_payer(event, payer, "does not exist")
         elif account.owner != owner:
             self._bad_payer(event, payer, f"belongs to {account.owner}, not to {owner}")
-        elif (fund == OWNED) != (owner == run.spec.owner):
-            self._bad_payer(event, payer, f"of {owner} is not {payer.fund.value} to a run of {run.spec.owner}")
-        if money not in run.payers:
-            run.payers.append(money)
+        elif (fund is OWN_MONEY) != (owner == run.spec.owner):
+            self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.spec.owner}")
         return money
 
     def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
         objects = (event.run, payer.budget, payer.envelope)
         self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
 
-    def _open(self, run: Run, name: str, cell: ev.Cell, money: Money) -> Node:
+    def _open(self, run: Run, name: str, cell: ev.Cell, money: Money) -> Lease:
         """Take the slots and put the lease on the books of its payer."""
-        slots, role, group = cell.slots, cell.role, cell.group
+        slots, role = cell.slots, cell.role
         account, fund, owner = money
-        now, gpus, deadline = self.at, len(slots), run.deadline
+        now, gpus, deadline, kind = self.at, len(slots), run.deadline, fund
         mask = self._masks.get(slots) or self._bits(slots)
         node = self._nodes.get(cell.node) or self._node(cell.node)
         taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
         if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
             self._bad_slots(name, node, taken & mask, slots)
-        kind = fund
         if role is ACTIVE:
             node.active |= mask
         elif role is TENANT:
@@ -252,16 +255,14 @@ class Replay:
         else:
             node.spare |= mask
             kind = SPARES
-        if run.lost and kind != SPARES and run.overdrawn(account, group):
+        if run.lost and kind != SPARES and run.overdrawn(account, cell.group):
             kind = OVERDRAWN
-        run.leases[name] = (now, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
-        run.open += 1
         counted = 0 if run.spec.opportunistic else gpus
         account.all.change(now, gpus, counted, deadline)
         if fund == BORROWED:
             run.borrowed += gpus
             account.lent.change(now, gpus, counted, deadline)
-        return node
+        return now, gpus, kind, fund, cell.group, account, owner, deadline, node, mask, role
 
     def _node(self, name: str) -> Node:
         """A node that nobody has seen; it has no GPUs, and so is found out."""

@@ -32,24 +32,25 @@ NO_OUTCOME = "0" * 64
 class Dirty:
     """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
 
-    __slots__ = ("accounts", "budgets", "flavors", "shapes", "topology")
+    __slots__ = ("accounts", "arrived", "budgets", "flavors", "topology")
 
     def __init__(self) -> None:
         self.flavors: set[str] = set()
         self.accounts: set[AccountId] = set()
-        self.shapes: set[bytes] = set()
+        self.arrived: dict[bytes, list[RunState]] = {}
         self.topology: set[str] = set()
         self.budgets = False
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        return bool(self.flavors or self.accounts or self.shapes or self.topology or self.budgets)
+        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.budgets)
 
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
-        twin.flavors, twin.accounts, twin.shapes = set(self.flavors), set(self.accounts), set(self.shapes)
-        twin.topology, twin.budgets = set(self.topology), self.budgets
+        twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
+        twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
+        twin.budgets = self.budgets
         return twin
 
 
@@ -240,7 +241,7 @@ class World:
     def _enqueue(self, run: RunState) -> None:
         self.queue.add(run, run.order)
         self.undo.later(self.queue.remove, run, run.order)
-        self.dirty.shapes.add(run.shape)
+        self.dirty.arrived.setdefault(run.shape, []).append(run)
 
     def _dequeue(self, run: RunState) -> None:
         shape = self.queue.shapes.get(run.shape)
@@ -309,7 +310,7 @@ class World:
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
 
-        Leases of one payer that are alike in role and cover are summed up first: a gang of a thousand costs little more than one pod.
+        Leases of one payer that are alike in role and cover are summed up first, so that a large gang costs little more than a pod.
         """
         alike: dict[tuple[int, bool, bool], list[Lease]] = {}
         for lease in leases:

@@ -222,7 +222,7 @@ class Answers:
         """Why a run is as it is."""
         asked = self._found(rq.name_key(args.run))
         now = self._daemon.now()
-        result = {"name": short(asked.run), "status": self._past.status(asked, now)}
+        result: Result = {"name": short(asked.run), "status": self._past.status(asked, now)}
         result |= self._inquiry.verdict(asked, now)
         result["story"] = self._inquiry.story(asked.run)
         return result

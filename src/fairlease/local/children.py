@@ -1,4 +1,4 @@
-"""Long work beside the loop: the audit in a process of its own, exports in a thread. Each opens the ledger for itself, read-only."""
+"""Long work beside the loop: the audit in a process of its own, exports in a thread, each with the ledger opened read-only."""
 
 from __future__ import annotations
 

@@ -112,6 +112,7 @@ class Daemon:
         self._stop = False
         self._jobs: list[Job] = []
         self._waiters: list[asyncio.Future[None]] = []
+        self._all_gone: list[asyncio.Future[None]] = []
         self._teller = Storyteller()
         self._not_before = 0.0
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
@@ -153,15 +154,16 @@ class Daemon:
         """Stop soon; work goes on without us."""
         self._stop = self.closing = True
         self._wake.set()
+        _release(self._waiters)
 
     async def end_all(self) -> None:
         """Cancel every run and wait until its processes are gone."""
         self.closing = True
         await self.do(lambda _: [cmd.Cancel(run=run) for run in self.scheduler.state.runs])
-        patience_s = self.settings.machine.grace / 1000 + END_S
-        until = time.monotonic() + patience_s
-        while not self.processes.idle and time.monotonic() < until:
-            await asyncio.sleep(0.05)
+        gone = self._loop.create_future()
+        self._all_gone.append(gone)
+        self._wake.set()
+        await asyncio.wait([gone], timeout=self.settings.machine.grace / 1000 + END_S)
 
     async def do(self, build: Build) -> list[Refusal | None]:
         """Have commands decided in the next tick; gives the answer to each once it is in the ledger."""
@@ -195,7 +197,7 @@ class Daemon:
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
 
     def _put_away(self) -> None:
-        self._release_waiters()
+        _release(self._waiters)
         for job in self._jobs:
             job.fail(Refused(fault(Fault.Stopping, "the daemon stops")))
         try:
@@ -216,6 +218,8 @@ class Daemon:
             # Those who wrote meanwhile share the next append; where nothing can be written, there is no hurry.
             await asyncio.sleep(0 if self._turn(reports) else FAILED_S)
             reports = self.processes.reconcile(self.scheduler.state)
+            if self.processes.idle:
+                _release(self._all_gone)
 
     async def _sleep(self) -> None:
         """Until a request, the end of a process, a timer, or a look that is due."""
@@ -235,6 +239,7 @@ class Daemon:
         """One tick over all that is there; where it fails, each request by itself, so that one bad egg spoils no other."""
         jobs, size = self._take()
         observed = [report.command for report in reports]
+        before = self.scheduler.head.seq
         try:
             self._tick([*observed, *(each for job in jobs for each in job.commands)], jobs, len(observed))
         except Conflict:
@@ -248,7 +253,7 @@ class Daemon:
             self.log.exception("nothing was decided: a tick failed", commands=size)
             self._one_by_one(jobs, observed)
         else:
-            return True
+            return not observed or self.scheduler.head.seq > before
         return False
 
     def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
@@ -300,7 +305,7 @@ class Daemon:
         self.metrics.appended(self.store.append_s)
         self.past.follow(tick.entry)
         self._tell(tick, tick.entry, seconds)
-        self._release_waiters()
+        _release(self._waiters)
         self.scheduler.save_snapshot()
 
     def _tell(self, tick: Tick, entry: Entry, seconds: float) -> None:
@@ -325,18 +330,19 @@ class Daemon:
                 told = {"reason": line.reason, "message": line.message}
                 self.log.info("event", object=line.object, warning=line.warning, seq=entry.seq, **told)
 
-    def _release_waiters(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
-
     def _fail(self, jobs: list[Job], error: Exception) -> None:
         for job in jobs:
             job.fail(error)
 
     def _report(self, error: BaseException) -> None:
         self.log.error("a request was not answered", exc_info=error)
+
+
+def _release(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+    waiters.clear()
 
 
 async def serve(settings: Settings, hardware: Hardware, log: Any, ready: Callable[[], None]) -> None:  # noqa: ANN401 - structlog's

@@ -105,7 +105,7 @@ def prepare_home(home: Path) -> None:
 
 def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
     """Leave the terminal, the session and the parent behind."""
-    code = EXIT_REFUSED
+    code, parent = EXIT_REFUSED, _Parent(send)
     try:
         os.close(receive)
         os.setsid()
@@ -118,21 +118,29 @@ def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
             os.dup2(source, target)
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - a descriptor, for life
         sys.stdout = sys.stderr = open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - the same
-        _be_daemon(settings, lambda: _tell(send, pid=os.getpid()), to_stderr=False)
+        _be_daemon(settings, lambda: parent.tell(pid=os.getpid()), to_stderr=False)
         code = _ORDERLY
     except NotUp as error:
-        _tell(send, error=str(error), exit=error.exit)
+        parent.tell(error=str(error), exit=error.exit)
+        structlog.get_logger().error("not up", error=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it was, the parent's code must not go on in this process
-        _tell(send, error=f"the daemon failed: {error!r}; {settings.log} may say more", exit=EXIT_REFUSED)
+        parent.tell(error=f"the daemon failed: {error!r}; {settings.log} may say more", exit=EXIT_REFUSED)
         structlog.get_logger().exception("the daemon failed")
     os._exit(code)
 
 
-def _tell(pipe: int, **told: object) -> None:
-    """Answer the waiting parent, once."""
-    with contextlib.suppress(OSError):  # it was told already, or it went
-        os.write(pipe, json.dumps(told).encode())
-        os.close(pipe)
+class _Parent:
+    """Who waits at the pipe. It is told once; afterwards the descriptor's number may be another's."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe: int | None = pipe
+
+    def tell(self, **told: object) -> None:
+        if self._pipe is not None:
+            pipe, self._pipe = self._pipe, None
+            with contextlib.suppress(OSError):  # it went
+                os.write(pipe, json.dumps(told).encode())
+            os.close(pipe)
 
 
 # --- being the daemon --------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fairlease.engine.view import budget_status
@@ -74,6 +74,7 @@ class Metrics:
     """The numbers of one daemon, in a registry of its own."""
 
     def __init__(self, state: State) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody asked for
         self.registry = CollectorRegistry()
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}

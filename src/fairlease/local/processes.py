@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import pwd
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -116,18 +117,35 @@ class Processes:
                     gangs.setdefault((lease.run, lease.attempt), []).append(lease)
                     wanted.add(pod_id(lease))
         for name in [name for name in self._known if name not in wanted]:
-            self._end(name)
+            with self._surviving(name):
+                self._end(name)
         taken = {
             (pod.spec.node, slot)
             for name, pod in self._known.items()
             if name not in wanted and pod.spec is not None
             for slot in pod.spec.slots
         }
-        reports: dict[AnyCommand, Report] = {}
+        reports: list[Report] = []
+        lost: set[str] = set()
         for run, attempt in sorted(gangs, key=lambda gang: min(lease.serial for lease in gangs[gang])):
-            for report in self._tend(state, state.runs[run], gangs[run, attempt], taken):
-                reports.setdefault(report.command, report)
-        return list(reports.values())
+            gang = sorted(gangs[run, attempt], key=lambda lease: lease.rank)
+            with self._surviving(*map(pod_id, gang)):
+                reports += self._tend(state.runs[run], gang, taken, lost)
+        return reports + [
+            Report(command, "the machine was restarted")
+            for name in sorted(lost)
+            for command in (FailNode(node=name), SetNode(node=state.capacity.nodes[name].node))
+        ]
+
+    @contextmanager
+    def _surviving(self, *names: str) -> Iterator[None]:
+        """What goes wrong with one gang (a disk error, a broken file) is logged and tried again; the others go on."""
+        try:
+            yield
+        except Exception:  # noqa: BLE001 - it is logged, and one gang's trouble must not become everybody's
+            self._log.exception("pods are not as they should be", pods=names)
+            for name in names:
+                self._known.setdefault(name, _Pod(None)).due_ms = monotonic_ms() + RETRY_MS
 
     # --- pods without a lease ------------------------------------------------------------------------------------------
 
@@ -151,21 +169,19 @@ class Processes:
 
     # --- pods with a lease ---------------------------------------------------------------------------------------------
 
-    def _tend(self, state: State, run: RunState, gang: list[Lease], taken: set[tuple[str, int]]) -> list[Report]:
-        gang.sort(key=lambda lease: lease.rank)
+    def _tend(self, run: RunState, gang: list[Lease], taken: set[tuple[str, int]], lost: set[str]) -> list[Report]:
         try:
             if any(self._spec(lease) is None for lease in gang):
                 self._prepare(run, gang)
         except (ValueError, LookupError) as error:
             command = PodFailed(run=run.key, attempt=run.attempt, rank=gang[0].rank, exit_code=NOT_EXECUTED)
             return [Report(command, f"cannot be run here: {error}")]
-        except OSError as error:  # no disk, no ports: it may be better in a moment, and no rank has begun
-            for lease in gang:
-                self._known.setdefault(pod_id(lease), _Pod(None)).due_ms = monotonic_ms() + RETRY_MS
-            self._log.error("pods not prepared", run=run.key, attempt=run.attempt, error=str(error))
-            return []
         seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
-        reports = self._ends(state, run, gang, seen)
+        nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
+        if nodes:
+            lost |= nodes
+            return []
+        reports = self._ends(run, gang, seen)
         free = all((lease.node, slot) not in taken for lease in gang for slot in lease.slots)
         if not reports and free:
             for lease in gang:
@@ -173,15 +189,8 @@ class Processes:
                     self._launch(pod_id(lease))
         return reports
 
-    def _ends(self, state: State, run: RunState, gang: list[Lease], seen: dict[int, Observation]) -> list[Report]:
-        """What the ends that were seen mean for the attempt: a lost machine, a failed rank, or all is done."""
-        nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
-        if nodes:
-            return [
-                Report(command, "the machine was restarted")
-                for name in sorted(nodes)
-                for command in (FailNode(node=name), SetNode(node=state.capacity.nodes[name].node))
-            ]
+    def _ends(self, run: RunState, gang: list[Lease], seen: dict[int, Observation]) -> list[Report]:
+        """What the ends that were seen mean for the attempt: a rank failed, or all is done."""
         failed = sorted(
             (self._failure(pod_id(lease), lease.rank, seen[lease.rank]) for lease in gang),
             key=lambda failure: failure[:2],

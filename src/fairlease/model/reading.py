@@ -150,12 +150,13 @@ class _RecordReader:
             findings.add((trail, api), "missing")
 
     def _judged(self, record: Record, trail: Trail, findings: Findings) -> object:
-        before = len(findings)
+        good = True
         for rule in self._rules:
             for path, value, message in rule(record):
+                good = False
                 place = extended(trail, path)
                 findings.add(place, message) if value is None else findings.refuse(place, value, message)
-        return record if len(findings) == before else BAD
+        return record if good else BAD
 
 
 def extended(trail: Trail, path: Iterable[Step]) -> Trail:
@@ -249,19 +250,19 @@ _instant_of = lru_cache(maxsize=4096)(amount.parse_instant)
 
 
 def _duration(raw: object, trail: Trail, findings: Findings, unit: Unit = Unit.DURATION) -> object:
-    message = f"expected a {unit.value}"
+    hint = ""
     if type(raw) is str and len(raw) <= _TEXT_MAX:
         try:
             return _duration_of(raw)
         except ValueError as error:
             detail = str(error).partition(repr(raw))[2].strip()
-            message = message if detail.startswith("is not") else f"{detail}; {message}"
+            hint = "" if detail.startswith("is not") else f"; this {detail}"
     elif type(raw) is int:
         if raw == 0:
             return 0
         if 0 < raw <= INTEGER_MAX:
-            message = f"{message}: write {raw}s if you mean seconds"
-    findings.refuse(trail, raw, message)
+            hint = f": write {raw}s if you mean seconds"
+    findings.refuse(trail, raw, f"expected a {unit.value}{hint}")
     return BAD
 
 

@@ -238,11 +238,11 @@ def _widths_are_in_order(spec: RunSpec) -> Iterator[Wrong]:
 
 
 def _widths_are_whole_pods(spec: RunSpec) -> Iterator[Wrong]:
-    unreadable = list(_unreadable_limits(spec.template)) if spec.template else []
-    yield from unreadable
-    if unreadable:
-        return
-    limit = template_gpus(spec.template)
+    limit = None
+    if spec.template:
+        unreadable = list(_unreadable_limits(spec.template))
+        yield from unreadable
+        limit = None if unreadable else template_gpus(spec.template)
     if limit and spec.gpus_per_pod and limit != spec.gpus_per_pod:
         yield Wrong(("gpusPerPod",), spec.gpus_per_pod, f"expected the GPU limit of the template, which is {limit}")
         return
@@ -294,6 +294,8 @@ def _unreadable_limit(container: object, path: tuple[Step, ...]) -> Iterator[Wro
 
 
 def _sponsors_are_others(spec: RunSpec) -> Iterator[Wrong]:
+    if not spec.funding.sponsors:
+        return
     yield from _each_once(spec.funding.sponsors, "funding", "sponsors", what="this sponsor")
     for index, sponsor in enumerate(spec.funding.sponsors):
         if sponsor == spec.owner:

@@ -1,0 +1,199 @@
+"""Who may do what: two users of one machine, a daemon that is root, and the kernel's word on who calls."""
+
+from __future__ import annotations
+
+import array
+import os
+import pwd
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.local.stage import Stage, budget_object, daemon, run_object, until
+
+from fairlease.local.access import Access, covers
+from fairlease.local.config import Machine
+from fairlease.local.protocol import EXIT_FORBIDDEN, CallFailed
+
+ALICE, BOB = "nobody", "daemon"
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two users")
+
+CONFIG = f"""
+gpus: 8
+flavor: H100
+metricsPort: 0
+grace: 1s
+users:
+  {ALICE}: [org:ai]
+  {BOB}: [org:aix]
+"""
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    place = Path(tempfile.mkdtemp(prefix="fairlease-test-"))
+    place.chmod(0o711)
+    config = place / "config.yaml"
+    config.write_text(CONFIG)
+    try:
+        with daemon(place / "home", config=str(config)) as stage:
+            stage.call("budgets.apply", objects=[budget_object("aix", "org:aix")])
+            yield stage
+    finally:
+        shutil.rmtree(place)
+
+
+def as_user(name: str, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """What a function gives, or the refusal that it meets, when another user calls it."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            entry = pwd.getpwnam(name)
+            os.setgroups([])
+            os.setgid(entry.pw_gid)
+            os.setuid(entry.pw_uid)
+            answer: Any
+            try:
+                answer = {"result": act()}
+            except CallFailed as failed:
+                answer = {"reason": failed.error.reason, "message": failed.error.message, "exit": failed.exit}
+            except OSError as error:
+                answer = {"errno": error.errno}
+            os.write(send, msgspec.json.encode(answer))
+        finally:
+            os._exit(0)
+    os.close(send)
+    with open(receive, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return msgspec.json.decode(told)
+
+
+@AS_ROOT
+def test_work_runs_as_the_user_who_submitted_it(stage: Stage) -> None:
+    run = run_object("mine", 2, "id -un; echo $HOME $USER", owner="org:ai:rai")
+    answer = as_user(ALICE, lambda: stage.call("submit", objects=[run]))
+    assert answer["result"]["runs"][0]["name"] == "mine"
+    assert stage.ends("mine")["phase"] == "Completed"
+    until(lambda: stage.call("logs", run="mine")["ended"])
+    path = Path(stage.call("logs", run="mine")["files"][0]["path"])
+    assert path.read_text().split() == [ALICE, pwd.getpwnam(ALICE).pw_dir, ALICE]
+    assert path.stat().st_uid == pwd.getpwnam(ALICE).pw_uid
+    assert as_user(ALICE, path.read_text)["result"].startswith(ALICE)
+    assert as_user(BOB, path.read_text) == {"errno": 13}
+    assert stage.call("show", run="mine")["by"] == ALICE
+
+
+@AS_ROOT
+def test_nobody_spends_cancels_or_reads_what_is_anothers(stage: Stage) -> None:
+    secret = run_object("secret", 2, "sleep 60", owner="org:ai:rai", env={"TOKEN": "hunter2"})
+    as_user(ALICE, lambda: stage.call("submit", objects=[secret]))
+    theft = run_object("theft", 2, "true", owner="org:ai:rai")
+    spent = as_user(BOB, lambda: stage.call("submit", objects=[theft]))
+    assert (spent["reason"], spent["exit"]) == ("Forbidden", EXIT_FORBIDDEN)
+    assert as_user(BOB, lambda: stage.call("plan", object=theft))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("cancel", runs=["secret"]))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("logs", run="secret"))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("logs.read", run="secret", attempt=1, rank=0))["reason"] == "Forbidden"
+    shown = as_user(BOB, lambda: stage.call("show", run="secret"))["result"]
+    assert shown["status"]["phase"] == "Running"
+    assert not {"command", "env", "workdir"} & set(shown["spec"])
+    for verb in ("list", "explain", "leases", "budgets.list", "nodes", "status", "who-pays"):
+        args = {"run": "secret"} if verb == "explain" else {}
+        told = as_user(BOB, lambda verb=verb, args=args: stage.call(verb, **args))  # type: ignore[misc]  # a lambda's default
+        assert "hunter2" not in str(told), verb
+        assert "result" in told, verb
+    assert as_user(ALICE, lambda: stage.call("show", run="secret"))["result"]["spec"]["env"] == {"TOKEN": "hunter2"}
+    assert as_user(ALICE, lambda: stage.call("cancel", runs=["secret"]))["result"] == {"canceled": ["secret"]}
+    for name in ("ledger.db", "ledger.db-wal", "pods"):
+        assert as_user(BOB, lambda name=name: os.listdir(stage.home / name) or 1)["errno"] == 13 or name != "pods"  # type: ignore[misc]  # the same
+        assert as_user(BOB, lambda name=name: (stage.home / name).open("rb").close())["errno"] == 13  # type: ignore[misc]  # the same
+
+
+@AS_ROOT
+def test_only_administrators_write_budgets_and_stop_the_daemon(stage: Stage) -> None:
+    rich = [budget_object("rich", "org:aix", concurrency=1000)]
+    assert as_user(BOB, lambda: stage.call("budgets.apply", objects=rich))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("budgets.remove", budget="rai"))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("stop"))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("export", what="leases"))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("status"))["result"]["you"] == {
+        "user": BOB,
+        "admin": False,
+        "owners": ["org:aix"],
+    }
+
+
+@AS_ROOT
+def test_what_a_caller_says_of_themselves_counts_for_nothing(stage: Stage) -> None:
+    theft = run_object("theft", 2, "true", owner="org:ai:rai")
+
+    def lie() -> Any:  # noqa: ANN401 - whatever JSON can hold
+        with socket.socket(socket.AF_UNIX) as conn:
+            conn.connect(str(stage.client.path))
+            line = msgspec.json.encode(
+                {"verb": "submit", "args": {"objects": [theft]}, "uid": 0, "user": "root", "caller": {"admin": True}}
+            )
+            conn.sendall(line + b"\n")
+            return msgspec.json.decode(conn.recv(1 << 16))
+
+    def forge() -> None:
+        with socket.socket(socket.AF_UNIX) as conn:
+            conn.connect(str(stage.client.path))
+            root = array.array("B", struct.pack("3i", 1, 0, 0))
+            conn.sendmsg([b'{"verb": "stop"}\n'], [(socket.SOL_SOCKET, 2, root)])  # SCM_CREDENTIALS
+
+    assert as_user(BOB, lie)["result"]["error"]["reason"] == "Forbidden"
+    assert as_user(BOB, forge) == {"errno": 1}
+    refused = as_user(BOB, lambda: stage.call("submit", objects=[theft], by="root"))
+    assert refused["reason"] == "InvalidRequest"
+    claimed = run_object("claimed", 2, "true", owner="org:aix", by="root", user="root")
+    assert as_user(BOB, lambda: stage.call("submit", objects=[claimed]))["reason"] == "InvalidRequest"
+    assert stage.call("status")["runs"] == {"Pending": 0, "Running": 0}
+
+
+@AS_ROOT
+def test_a_uid_without_an_account_may_only_look(stage: Stage) -> None:
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(54321)
+            os.setuid(54321)
+            you = stage.call("status")["you"]
+            try:
+                stage.call("submit", objects=[run_object("ghost", 1, "true", owner="org:ai")])
+            except CallFailed as failed:
+                os.write(send, msgspec.json.encode([you, failed.error.reason]))
+        finally:
+            os._exit(0)
+    os.close(send)
+    with open(receive, "rb") as pipe:  # noqa: PTH123 - a descriptor
+        you, reason = msgspec.json.decode(pipe.read())
+    os.waitpid(child, 0)
+    assert you == {"user": "uid:54321", "admin": False, "owners": []}
+    assert reason == "Forbidden"
+
+
+def test_a_binding_reaches_down_by_whole_segments_only() -> None:
+    assert covers("org:ai", "org:ai")
+    assert covers("org:ai", "org:ai:rai")
+    assert not covers("org:ai", "org:aix")
+    assert not covers("org:ai:rai", "org:ai")
+
+
+def test_members_of_a_group_spend_what_it_is_bound_to() -> None:
+    group = f"@{pwd.getpwnam(ALICE).pw_name}"
+    entry = pwd.getpwnam(BOB)
+    access = Access(Machine(users={"@daemon": ("org:ops",), group: ("org:else",)}, admins=("@nobodies",)))
+    caller = access.caller(entry.pw_uid, entry.pw_gid)
+    assert (caller.admin, caller.owners) == (False, ("org:ops",))
+    assert access.may_spend(caller, "org:else") is not None

@@ -1,0 +1,166 @@
+"""What people and programs send that is no request: it harms whoever sent it, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.local.stage import Stage, daemon, run_object
+
+from fairlease.local.protocol import LINE_MAX
+from fairlease.local.server import CONNECTIONS_OF_ONE_MAX
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with daemon(tmp_path_factory.mktemp("hostile") / "home") as stage:
+        yield stage
+
+
+def connected(stage: Stage) -> socket.socket:
+    conn = socket.socket(socket.AF_UNIX)
+    conn.settimeout(20)
+    conn.connect(str(stage.client.path))
+    return conn
+
+
+def said(conn: socket.socket) -> dict[str, Any]:
+    """The next answer."""
+    data = b""
+    while not data.endswith(b"\n"):
+        part = conn.recv(1 << 16)
+        assert part, f"it closed after {data!r}"
+        data += part
+    answer: dict[str, Any] = json.loads(data)
+    return answer
+
+
+def unharmed(stage: Stage) -> None:
+    """The daemon answers, quickly."""
+    begun = time.monotonic()
+    assert stage.call("status")["gpus"] == 8
+    assert time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\x00\xff\xfe garbage",
+        b"",
+        b"[]",
+        b"{}",
+        b"null",
+        b'"verb"',
+        b'{"verb": 7}',
+        b'{"verb": "status", "args": []}',
+        b'{"verb": "status", "args": {"extra": 1}}',
+        b'{"verb": "no-such-verb"}',
+        b'{"verb": "__init__"}',
+        b'{"verb": "list", "args": {"limit": "all"}}',
+        b'{"verb": "list", "args": {"limit": -1}}',
+        b'{"verb": "list", "args": {"phase": "Flying"}}',
+        b'{"verb": "show", "args": {}}',
+        b'{"verb": "show", "args": {"run": ""}}',
+        b'{"verb": "show", "args": {"run": "a/b/c"}}',
+        b'{"verb": "show", "args": {"run": "../../etc/passwd"}}',
+        b'{"verb": "submit", "args": {"objects": []}}',
+        b'{"verb": "submit", "args": {"objects": [null, 1, "x", [], {}]}}',
+        b'{"verb": "submit", "args": {"objects": [{"kind": "Node"}]}}',
+        b'{"verb": "leases", "args": {"since": "yesterday"}}',
+        b'{"verb": "export", "args": {"what": "secrets"}}',
+        b'{"verb": "logs.read", "args": {"run": "x", "attempt": 1, "rank": 99999999999999999999}}',
+        b'{"verb": "plan", "args": {"object": ' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b"}}",
+        b"[" * 100_000,
+    ],
+)
+def test_a_malformed_request_is_told_what_is_wrong(stage: Stage, line: bytes) -> None:
+    with connected(stage) as conn:
+        conn.sendall(line + b"\n")
+        answer = said(conn)
+        assert answer["ok"] is False
+        error = answer["error"]
+        assert error["reason"] in {"Malformed", "UnknownVerb", "InvalidRequest", "NotFound"}, error
+        assert error["message"]
+        assert error["remedy"]
+        assert error["exit"] in {1, 2}
+        conn.sendall(b'{"verb": "status"}\n')
+        assert said(conn)["ok"], "the connection is as good as before"
+
+
+def test_a_line_that_never_ends_is_cut_off(stage: Stage) -> None:
+    with connected(stage) as conn:
+        chunk = b"x" * (1 << 20)
+        with pytest.raises(OSError):  # noqa: PT011 - a broken pipe or a reset, as the kernel sees fit
+            for _ in range(4 * LINE_MAX // len(chunk)):
+                conn.sendall(chunk)
+        assert said(conn)["error"]["reason"] == "TooLarge"
+    unharmed(stage)
+
+
+def test_half_a_line_and_a_sudden_end_harm_nobody(stage: Stage) -> None:
+    for part in (b"", b'{"verb": "sta', b'{"verb": "status"}', b'{"verb": "submit", "args": {"objects": ['):
+        with connected(stage) as conn:
+            conn.sendall(part)
+    with connected(stage) as conn:
+        conn.sendall(b'{"verb": "status"}')
+        conn.shutdown(socket.SHUT_WR)
+        assert said(conn)["error"]["reason"] == "Malformed"
+    unharmed(stage)
+
+
+def test_one_who_does_not_read_the_answers_blocks_nobody(stage: Stage) -> None:
+    with connected(stage) as conn:
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        conn.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            for _ in range(100_000):
+                conn.send(b'{"verb": "status"}\n' * 100)
+        unharmed(stage)
+
+
+def test_one_who_opens_too_many_connections_is_refused(stage: Stage) -> None:
+    idle = [connected(stage) for _ in range(CONNECTIONS_OF_ONE_MAX)]
+    try:
+        idle[-1].sendall(b'{"verb": "status"}\n')
+        assert said(idle[-1])["ok"]
+        with connected(stage) as one_more:
+            assert said(one_more)["error"]["reason"] == "TooManyConnections"
+    finally:
+        for conn in idle:
+            conn.close()
+    time.sleep(0.1)
+    unharmed(stage)
+
+
+def test_many_small_requests_at_once_are_all_answered(stage: Stage) -> None:
+    conns = [connected(stage) for _ in range(20)]
+    for number, conn in enumerate(conns):
+        request = {"verb": "submit", "args": {"objects": [run_object(f"many-{number}", 1, "true")]}}
+        conn.sendall(json.dumps(request).encode() + b"\n")
+    assert all(said(conn)["ok"] for conn in conns)
+    for conn in conns:
+        conn.close()
+    for number in range(20):
+        assert stage.ends(f"many-{number}")["phase"] == "Completed"
+
+
+def test_a_run_may_not_set_what_fairlease_sets(stage: Stage) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "FAIRLEASE_POD", "RANK"):
+        request = {"verb": "submit", "args": {"objects": [run_object("sly", 1, "true", env={name: "0"})]}}
+        with connected(stage) as conn:
+            conn.sendall(json.dumps(request).encode() + b"\n")
+            assert said(conn)["error"]["problems"][0]["field"] == f"spec.env.{name}"
+
+
+def test_names_that_look_like_paths_stay_names(stage: Stage, tmp_path: Path) -> None:
+    for name in ("../../escape", "a/../../b", "x\x00y", "-rf", "a b"):
+        request = {"verb": "submit", "args": {"objects": [run_object(name, 1, "true")]}}
+        with connected(stage) as conn:
+            conn.sendall(json.dumps(request).encode() + b"\n")
+            assert said(conn)["error"]["reason"] == "InvalidRequest"
+    assert not list(tmp_path.parent.rglob("escape*"))
