@@ -1,8 +1,7 @@
 """Run every benchmark and print one JSON object: {name: {figures…, "target": …, "met": …}}.
 
-    python -m bench                    everything, some minutes
-    python -m bench --quick            scaled down, seconds; figures are then no verdict on the targets
-    python -m bench loop packing       only these
+`python -m bench` measures everything, which takes some minutes; `python -m bench loop packing` only these. With `--quick` all is
+scaled down to seconds; its figures are no verdict on the targets.
 """
 
 from __future__ import annotations

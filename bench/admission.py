@@ -10,7 +10,7 @@ import gc
 import time
 from typing import NamedTuple
 
-from bench.synthetic import Figures, asked, cluster, fill, millis, progress, request, spread
+from bench.synthetic import NODE_GPUS, Figures, asked, cluster, fill, progress, request, spread
 from fairlease.model.amount import HOUR
 from fairlease.model.run import RunSpec
 from fairlease.reason import Reason
@@ -31,6 +31,7 @@ class Case(NamedTuple):
     pod: int = 8
     family: bool = False
     nodes: int = NODES
+    pending: int = 0
 
     @property
     def lease_gpus(self) -> int:
@@ -69,7 +70,11 @@ class Bench:
 
 def built(case: Case) -> Scheduler:
     scheduler = cluster(case.nodes, case.budgets, hours=case.hours, family=case.family)
-    fill(scheduler, opened=case.opened, closed=case.closed, pod=case.lease_gpus, budgets=case.budgets)
+    at = fill(scheduler, opened=case.opened, closed=case.closed, pod=case.lease_gpus, budgets=case.budgets)
+    for number in range(case.pending):  # each asks for all the cluster, and for a time of its own: no two are alike
+        spec = request(number % case.budgets, case.nodes * NODE_GPUS, limit=HOUR + number)
+        scheduler.tick(at, asked(1 + number, spec))
+    assert len(scheduler.state.queue.shapes) == case.pending, "they wait"
     return scheduler
 
 
@@ -140,6 +145,7 @@ def growth(*, quick: bool) -> Figures:
         "closed leases": [Case(100, closed) for closed in (0, 2_000, 20_000 // scale)],
         "nodes": [Case(100, 0, nodes=nodes) for nodes in (256, 1_512, 6_048)],
         "budgets": [Case(100, 0, budgets=budgets) for budgets in (10, 50, 500)],
+        "pending": [Case(100, 0, pending=pending) for pending in (0, 500, 5_000 // scale)],
     }
     found = {}
     for axis, cases in axes.items():

@@ -1,8 +1,8 @@
 """A burst of submissions on one machine: each is decided, and on the disk, before it is answered.
 
-`together`: ten to a tick, as the daemon does with what it finds in its socket (it takes more, so this is the harder case). `single`:
-every submission is a tick and a durable append of its own; then the disk decides, and `bare` says how long it takes for as many
-commits of nothing. Half of the runs start; the others find the cluster full and wait, which is decided and written down too.
+`together`: ten to a tick, as the daemon does with what it finds in its socket (it takes more, so this is the harder case).
+`single`: every submission is a tick and a durable append of its own; then the disk decides, and `bare` says how long it takes for
+as many commits of nothing. Half of the runs start; the others find the cluster full and wait, which is written down too.
 """
 
 from __future__ import annotations

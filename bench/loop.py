@@ -26,7 +26,7 @@ SIZES = (8, 8, 8, 16, 16, 32, 64, 128)
 
 
 class Load(NamedTuple):
-    """How runs come: `gap` ms apart, after so many that the cluster is busy; `pending` of them must wait before the clock starts."""
+    """How runs come: `gap` ms apart, on a cluster that is busy; `pending` of them must wait before the clock starts."""
 
     runs: int
     gap: int
@@ -118,7 +118,9 @@ def run(*, quick: bool = False) -> dict[str, Figures]:
     runs, pending, nodes = RUNS // scale, 5_000 // scale, NODES // scale
     light = measure("light", Load(runs, gap=6 * SECOND * scale, nodes=nodes))
     deep = measure("deep", Load(runs, gap=5 * SECOND * scale, pending=pending, nodes=nodes))
-    distinct = measure("deep, distinct", Load(runs, gap=5 * SECOND * scale, pending=pending, distinct=True, nodes=nodes))
+    distinct = measure(
+        "deep, distinct", Load(runs, gap=5 * SECOND * scale, pending=pending, distinct=True, nodes=nodes)
+    )
     return {
         "loop": {
             "light": light,

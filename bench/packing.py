@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+from functools import partial
 
 from bench.synthetic import (
     DOMAIN_NODES,
@@ -49,8 +50,8 @@ def packing(*, quick: bool) -> Figures:
     for pod in (8, 1):
         progress(f"packing: {gpus} GPUs in pods of {pod}")
         spec = request(0, gpus, pod=pod, group=32)
-        placed = min(clock(lambda spec=spec: _place(pool, spec)) for _ in range(5))
-        decided = min(clock(lambda spec=spec: _started(scheduler, spec)) for _ in range(3))
+        placed = min(clock(partial(_place, pool, spec)) for _ in range(5))
+        decided = min(clock(partial(_started, scheduler, spec)) for _ in range(3))
         figures[f"pods of {pod}"] = {"place_ms": millis(placed), "decide_and_undo_ms": millis(decided)}
         worst = max(worst, placed)
     return {**figures, "target": "placing < 300 ms, in pods of 8 and of 1", "met": worst < 0.3}
@@ -70,7 +71,7 @@ def verdict(*, quick: bool) -> Figures:
     """Submissions that cannot start."""
     nodes = 5_000 // (10 if quick else 1)
     whole = DOMAIN_NODES * NODE_GPUS
-    worlds = {"full": _full(nodes, 8), "one free on each": _full(nodes, 7)}
+    worlds = {"full": full(nodes, 8), "one free on each": full(nodes, 7)}
     requests = {
         "128 in groups of 32": (request(3, 128, pod=2, group=32), Reason.NoRoom),
         "one pod of a node": (request(3, 8, pod=8), Reason.NoRoom),
@@ -85,14 +86,20 @@ def verdict(*, quick: bool) -> Figures:
             found[f"{name}, {world}"] = {"first_ms": millis(first), **spread(again)}
             worst = max(worst, first, statistics.median(again))
     progress("verdict: money for parts of the nodes")
-    split = _full(nodes, 7, parts=8)
+    split = full(nodes, 7, parts=8)
     first, again = _refused(split, request(3, 128, pod=2, group=32), Reason.NoRoom)
     found["money in eight parts, one free on each"] = {"first_ms": millis(first), **spread(again)}
     worst = max(worst, first, statistics.median(again))
-    return {"nodes": nodes, **found, "worst_ms": millis(worst), "target": "each < 5 ms, also the first", "met": worst < 0.005}
+    return {
+        "nodes": nodes,
+        **found,
+        "worst_ms": millis(worst),
+        "target": "each < 5 ms, also the first",
+        "met": worst < 0.005,
+    }
 
 
-def _full(nodes: int, taken: int, *, parts: int = 0) -> Scheduler:
+def full(nodes: int, taken: int, *, parts: int = 0) -> Scheduler:
     """A cluster with `taken` GPUs of every node in use; with `parts`, owner 3's money is for so many domains, one each."""
     scheduler = cluster(nodes, 50)
     at = scheduler.state.at + 1
@@ -116,8 +123,10 @@ def _refused(scheduler: Scheduler, spec: RunSpec, reason: Reason) -> tuple[float
         with scheduler.what_if(scheduler.state.at + 1, asked(2, spec)) as decision:
             assert decision.tries[-1].result is reason, decision.tries[-1]
 
+    def at_first() -> float:
+        scheduler.engine = Engine(scheduler.state)
+        scheduler.state.capacity.pools[FLAVOR].ever_fits.clear()
+        return clock(once)
+
     gc.collect()
-    scheduler.engine = Engine(scheduler.state)
-    scheduler.state.capacity.pools[FLAVOR].ever_fits.clear()
-    first = clock(once)
-    return first, [clock(once) for _ in range(50)]
+    return min(at_first() for _ in range(5)), [clock(once) for _ in range(50)]

@@ -51,9 +51,12 @@ def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) 
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
-    broken = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-            if "://" not in target and not (path.parent / target).exists():
-                broken.append(f"{path.relative_to(ROOT)}: {target}")
+    link = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    links = [(path, target) for path in documents for target in link.findall(path.read_text())]
+    broken = [
+        f"{path.relative_to(ROOT)}: {target}"
+        for path, target in links
+        if "://" not in target and not (path.parent / target).exists()
+    ]
     assert not broken, "\n".join(broken)

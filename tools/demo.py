@@ -119,7 +119,7 @@ def play(stage: Stage) -> None:
     stage.type("watch", "vision-train", "--until-done")
     stage.type("watch", "speech-train", "--until-done")
     stage.type("logs", "vision-train")
-    stage.type("list", "--all")
+    stage.type("list")
     stage.say("Who paid, and what is left?")
     stage.type("who-pays", "vision-train")
     stage.type("who-pays", "speech-cofunded")

@@ -13,7 +13,7 @@ import click
 
 from fairlease.cli.failure import EXIT_CODES
 from fairlease.cli.main import SECTIONS, cli
-from fairlease.cli.verb import Verb, place_options
+from fairlease.cli.verb import Verb, VerbGroup, place_options
 from fairlease.local.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ def cli_page() -> str:
 
 def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     yield from ("", f"### {' '.join(path)}", "", _paragraphs(command.help or ""))
-    if isinstance(command, click.Group):
+    if isinstance(command, VerbGroup):
         for name, each in command.commands.items():
             yield from _command(each, (*path, name))
         return

@@ -107,6 +107,7 @@ class Reason(enum.Enum):
     Chosen = "Chosen", 700, False, "nothing to change"
     NotNeeded = "NotNeeded", 701, False, "nothing to change"
     OutOfScope = "OutOfScope", 702, False, "widen the location, or the selectors of the money"
+    Fits = "Fits", 705, False, "nothing to change"
     NotShared = "NotShared", 704, False, "ask its owner to set sharing: family, or to lend"
     Fragmented = "Fragmented", 703, True, "wait, or use smaller pods: the free GPUs lie on too many nodes"
 

@@ -38,8 +38,7 @@ def imported(*args: str) -> set[str]:
 def test_every_command_has_help_with_an_example(ask: Ask, path: tuple[str, ...]) -> None:
     result = ask(*path, "-h")
     assert result.exit_code == 0
-    if path != ("budgets",):
-        assert f"  fairlease {' '.join(path)}" in result.stdout.partition("Examples:")[2]
+    assert f"  fairlease {' '.join(path)}" in result.stdout.partition("Examples:")[2]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -71,6 +70,12 @@ def test_an_unknown_command_is_answered_with_the_nearest(ask: Ask) -> None:
     result = ask("expain")
     assert result.exit_code == 2
     assert "Did you mean `explain`?" in result.stderr
+
+
+def test_an_unknown_command_about_budgets_is_bad_input(ask: Ask) -> None:
+    result = ask("budgets", "aply")
+    assert result.exit_code == 2
+    assert "aply" in result.stderr
 
 
 def test_an_unknown_option_is_bad_input(ask: Ask) -> None:

@@ -194,6 +194,22 @@ def test_the_home_is_where_the_daemon_looks_for_it(monkeypatch: pytest.MonkeyPat
     assert Session(home="/typed", socket="/s").socket_path() == Path("/s")
 
 
+def test_who_has_no_daemon_asks_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FAIRLEASE_HOME", raising=False)
+    monkeypatch.delenv("FAIRLEASE_SOCKET", raising=False)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setattr("fairlease.cli.session.SYSTEM_HOME", tmp_path / "system")
+    own, system = tmp_path / "me/.local/state/fairlease/fairlease.sock", tmp_path / "system/fairlease.sock"
+    assert Session().socket_path() == own, "where one's own would be"
+    system.parent.mkdir()
+    system.touch()
+    assert Session().socket_path() == system
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert Session().socket_path() == own
+
+
 def test_no_traceback_whatever_answers_at_the_socket(tmp_path: Path) -> None:
     import socket
     import threading

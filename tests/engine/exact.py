@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from fairlease.model.node import Node, matches
@@ -30,7 +30,7 @@ def feasible(
     payers = [tuple(i for i, purse in enumerate(purses) if matches(each.labels, purse.selector)) for each in nodes]
     sizes = sorted(groups, reverse=True)
 
-    @lru_cache(maxsize=None)
+    @cache
     def seat(group: int, left: int, domain: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]) -> bool:
         if left == 0:
             return place(group + 1, domain, free, money, bounds)
@@ -48,7 +48,7 @@ def feasible(
                     return True
         return False
 
-    @lru_cache(maxsize=None)
+    @cache
     def place(group: int, last: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]) -> bool:
         if group == len(sizes):
             return True

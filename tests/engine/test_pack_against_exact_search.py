@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from fairlease.model.node import Node
 from tests.engine.build import World, budget, cap, envelope, node, run
 from tests.engine.exact import Money, feasible
+
+from fairlease.model.node import Node
 
 DOMAINS = ("A", "B", "C")
 REGION = {"A": "west", "B": "east", "C": "east"}

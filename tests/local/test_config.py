@@ -56,7 +56,7 @@ def test_a_whole_configuration_is_read_as_it_is_written(tmp_path: Path) -> None:
         ("\ngrase: 10s", "config.yaml:2: grase: unknown field; did you mean grace?"),
         ("gpus: 0", "config.yaml:1: gpus: 0: expected 1 to 1024 GPUs"),
         ("metricsPort: 70000", "config.yaml:1: metricsPort: 70000: expected a port"),
-        ("nodes: [{name: a, gpus: 8}]", "nodes[0].flavor: null: missing"),
+        ("nodes: [{name: a, gpus: 8}]", "config.yaml:1: nodes[0].flavor: missing"),
         ("flavor: X\nnodes:\n- {name: a, gpus: 1}\n- {name: a, gpus: 1}", 'config.yaml:4: nodes[1].name: "a": another'),
         ("flavor: X\ngpus: 8\nnodes: [{name: a, gpus: 1}]", "config.yaml:2: gpus: 8: the nodes say"),
         ("users: {alice: ['org::ai']}", 'users.alice[0]: "org::ai": expected an owner'),

@@ -92,7 +92,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
         "previous": "00",
     },
 }
-CLASSES = {
+CLASSES: dict[str, type[Any]] = {
     "Budget": BudgetObject,
     "Run": RunObject,
     "Reservation": ReservationObject,

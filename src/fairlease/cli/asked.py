@@ -29,7 +29,7 @@ def draw_cover(session: Session, visits: list[Answer]) -> None:
     ]
     headings = ("#", "PLACE", "ENVELOPE", "OWNER", "LOCATION", "PAYS", "ROOM", "REASON", "WHAT WOULD CHANGE IT")
     if rows:
-        show_table(headings, rows, colour=session.colour)
+        show_table(headings, rows, colour=session.colour, whole=True)
     else:
         click.echo("no envelope of this flavor could be asked")
 

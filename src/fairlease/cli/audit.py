@@ -63,7 +63,7 @@ def _draw(session: Session, answer: Answer) -> None:
     if findings:
         click.echo()
         shown = [(each["seq"], each["claim"], each["message"]) for each in findings[:_SHOWN]]
-        show_table(("ENTRY", "CHECK", "FINDING"), shown, colour=session.colour)
+        show_table(("ENTRY", "CHECK", "FINDING"), shown, colour=session.colour, whole=True)
         if len(findings) > _SHOWN:
             click.echo(f"and {len(findings) - _SHOWN} more; `-o json` prints them")
     head = answer.get("head") or {}

@@ -7,9 +7,19 @@ import click
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import NOTHING, Cell, bar, hours, show_table
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, READ, bare, verb
+from fairlease.cli.verb import HELP, READ, VerbGroup, bare, verb
 
-command = click.Group("budgets", help="Write, list and remove Budgets, and show their use.", context_settings=HELP)
+_EXAMPLE = """
+fairlease budgets apply -f budgets.yaml
+fairlease budgets usage
+"""
+
+command = VerbGroup(
+    "budgets",
+    help="Write, list and remove Budgets, and show their use.",
+    example=_EXAMPLE,
+    context_settings=HELP,
+)
 
 
 @verb("apply", example="fairlease budgets apply -f budgets.yaml", formats=READ, namespace=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fairlease.cli.failure import NO_DAEMON, Failure
+from fairlease.cli.failure import BROKEN, NO_DAEMON, Failure
 from fairlease.cli.session import Session, refused
 from fairlease.cli.verb import verb
 
@@ -38,7 +38,7 @@ def command(session: Session, end: bool) -> None:
     except CallFailed as failed:
         raise refused(failed.error) from None
     except NotUp as error:
-        raise Failure(str(error), code=error.exit, remedy=f"look at {Path(status['home']) / 'daemon.log'}") from None
+        raise Failure(str(error), code=BROKEN, remedy=f"look at {Path(status['home']) / 'daemon.log'}") from None
     left = status["runs"].get("Running", 0) if not end else 0
     go_on = "" if not left else f"; {left} run{' goes' if left == 1 else 's go'} on, and the next daemon will find them"
     click.echo(f"stopped (pid {pid}){go_on}")

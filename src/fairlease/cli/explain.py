@@ -47,4 +47,4 @@ def draw(session: Session, answer: Answer) -> None:
         (line["at"], reason_cell(line["reason"]) if line["type"] == "Warning" else line["reason"], line["message"])
         for line in answer.get("story") or ()
     ]
-    show_table(("AT", "REASON", "MESSAGE"), rows, colour=session.colour)
+    show_table(("AT", "REASON", "MESSAGE"), rows, colour=session.colour, whole=True)

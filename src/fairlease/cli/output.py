@@ -62,9 +62,14 @@ def as_yaml(value: object) -> str:
     return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=False))
 
 
-def show_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool, empty: str = "") -> None:
-    """Print a table; where there is nothing to show, say so on stderr, so that a pipe stays empty."""
-    lines = list(table(headings, rows, colour=colour, width=terminal_width()))
+def show_table(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool, empty: str = "", whole: bool = False
+) -> None:
+    """Print a table; where there is nothing to show, say so on stderr, so that a pipe stays empty.
+
+    On a terminal it is cut at the edge, unless every word counts (`whole`): then long lines wrap.
+    """
+    lines = list(table(headings, rows, colour=colour, width=None if whole else terminal_width()))
     if len(lines) > 1:
         click.echo("\n".join(lines), color=colour)
     elif empty:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from fairlease.local.protocol import Error
 
 Answer = dict[str, Any]
+SOCKET = "fairlease.sock"
+SYSTEM_HOME = Path("/var/lib/fairlease")
+_PATIENCE_S = {"audit": 3_600.0, "export": 3_600.0}
+"""A year's ledger takes its time."""
 _ELSEWHERE = "where it lives elsewhere, say so with --home or FAIRLEASE_HOME"
 _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 
@@ -53,22 +57,29 @@ class Session:
         """Where the daemon lives: as `fairlease up` decides it, without importing all that it needs to."""
         if told := self.home or os.environ.get("FAIRLEASE_HOME"):
             return Path(told).expanduser().absolute()
-        return Path("/var/lib/fairlease") if os.geteuid() == 0 else Path.home() / ".local/state/fairlease"
+        return SYSTEM_HOME if os.geteuid() == 0 else Path.home() / ".local/state/fairlease"
 
     def socket_path(self) -> Path:
-        """Where the daemon listens. A `--home` that was typed counts more than a socket from the environment."""
+        """Where the daemon listens. A `--home` that was typed counts more than a socket from the environment.
+
+        Who was told nothing and has no daemon of their own means the machine's.
+        """
         told = self.socket or (None if self.home else os.environ.get("FAIRLEASE_SOCKET"))
-        return Path(told).expanduser().absolute() if told else self.home_path() / "fairlease.sock"
+        if told:
+            return Path(told).expanduser().absolute()
+        own, system = self.home_path() / SOCKET, SYSTEM_HOME / SOCKET
+        chosen = self.home or os.environ.get("FAIRLEASE_HOME")
+        return system if not chosen and not own.exists() and system.exists() else own
 
     def call(self, verb: str, **args: object) -> Answer:
         """Ask the daemon; what was left out (None) is not sent. Every refusal becomes a `Failure`."""
         import msgspec
 
-        from fairlease.local.protocol import CallFailed, Client
+        from fairlease.local.protocol import TIMEOUT_S, CallFailed, Client
 
         path = self.socket_path()
         try:
-            answer: Answer = Client(path).call(verb, **args)
+            answer: Answer = Client(path, _PATIENCE_S.get(verb, TIMEOUT_S)).call(verb, **args)
         except CallFailed as failed:
             raise refused(failed.error) from None
         except msgspec.MsgspecError:

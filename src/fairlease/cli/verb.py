@@ -14,7 +14,7 @@ from fairlease.cli.session import Session
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
-class Verb(click.Command):
+class Exemplary(click.Command):
     """A command whose help ends with an example, because that is what people copy."""
 
     def __init__(self, *args: Any, example: str, **kwargs: Any) -> None:  # noqa: ANN401 - click's own arguments
@@ -27,6 +27,14 @@ class Verb(click.Command):
         with formatter.section("Examples"):
             for line in self.example.strip().splitlines():
                 formatter.write(f"  {line}\n" if line else "\n")
+
+
+class Verb(Exemplary):
+    """One thing to do."""
+
+
+class VerbGroup(Exemplary, click.Group):
+    """Several things to do about one noun."""
 
 
 def place_options() -> list[click.Option]:

@@ -131,5 +131,5 @@ def _domain_answer(
     if not domain.mask & reach:
         return Reason.OutOfScope
     if pods >= per_group:
-        return Reason.NotNeeded if started else Reason.Chosen
+        return Reason.NotNeeded if started else Reason.Fits
     return Reason.Fragmented if domain.free >= per_group * size else Reason.NoRoom

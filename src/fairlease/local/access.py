@@ -11,9 +11,11 @@ itself, so it takes work only from itself and root: whoever else could give it w
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import os
 import pwd
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.plan import Refusal
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from fairlease.model.record import Key
 
 ROOT = 0
+REMEMBERED_S = 30.0
+REMEMBERED_MAX = 1_000
 EVERY_OWNER = "*"
 
 
@@ -43,12 +47,24 @@ class Caller(NamedTuple):
 
 
 class Access:
-    """The rules above, for one daemon. Groups are looked up for each connection: people join and leave them."""
+    """The rules above, for one daemon. Groups are looked up again after a while: people join and leave them."""
 
     def __init__(self, machine: Machine) -> None:
         self._users = machine.users
         self._admins = frozenset(machine.admins)
         self._own_uid = os.geteuid()
+        self._known: dict[tuple[int, int], tuple[float, Caller]] = {}
+
+    async def known_caller(self, uid: int, gid: int) -> Caller:
+        """The same as `caller`, without keeping the loop waiting for a directory service that is slow to answer."""
+        now = time.monotonic()
+        looked_up, caller = self._known.get((uid, gid), (0.0, None))
+        if caller is None or now - looked_up > REMEMBERED_S:
+            caller = await asyncio.to_thread(self.caller, uid, gid)
+            if len(self._known) > REMEMBERED_MAX:
+                self._known.clear()
+            self._known[uid, gid] = now, caller
+        return caller
 
     def caller(self, uid: int, gid: int) -> Caller:
         """Whom a uid stands for. One without an account is nobody's user: it may only look."""

@@ -215,11 +215,14 @@ class Daemon:
                 await self._sleep()
             for report in reports:
                 self.log.info("seen", command=repr(report.command), message=report.message)
-            # Those who wrote meanwhile share the next append; where nothing can be written, there is no hurry.
-            await asyncio.sleep(0 if self._turn(reports) else FAILED_S)
+            told = self._turn(reports)
+            if not reports:  # who asked is answered before work is started; who waits for an end, once it is cleared away
+                await asyncio.sleep(0)
             reports = self.processes.reconcile(self.scheduler.state)
             if self.processes.idle:
                 _release(self._all_gone)
+            # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
+            await asyncio.sleep(0 if told else FAILED_S)
 
     async def _sleep(self) -> None:
         """Until a request, the end of a process, a timer, or a look that is due."""
@@ -298,15 +301,17 @@ class Daemon:
                     self.metrics.admitted(time.perf_counter() - job.received)
 
     def _keep(self, tick: Tick, seconds: float) -> None:
-        """Everybody who follows the ledger learns of the entry."""
-        self.metrics.ticked(tick, seconds)
-        if tick.entry is None:
-            return
-        self.metrics.appended(self.store.append_s)
-        self.past.follow(tick.entry)
-        self._tell(tick, tick.entry, seconds)
+        """Everybody who follows the ledger learns of the entry. It is true by now, whatever goes wrong with the telling."""
+        try:
+            self.metrics.ticked(tick, seconds)
+            if tick.entry is not None:
+                self.past.follow(tick.entry)
+                self.metrics.appended(self.store.append_s)
+                self._tell(tick, tick.entry, seconds)
+                self.scheduler.save_snapshot()
+        except Exception:
+            self.log.exception("an entry was not told", seq=self.scheduler.head.seq)
         _release(self._waiters)
-        self.scheduler.save_snapshot()
 
     def _tell(self, tick: Tick, entry: Entry, seconds: float) -> None:
         """Log every decision, with its counters, and every change of anything else."""

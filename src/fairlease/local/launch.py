@@ -68,7 +68,7 @@ def up(settings: Settings, *, foreground: bool = False) -> int | None:
 
 def down(home: Path, *, end: bool = False, patience_s: float = DOWN_S) -> int:
     """Stop the daemon and wait until it is gone; gives the pid that it had. Raises `CallFailed`, or `NotUp` if it does not go."""
-    client = Client(home / "fairlease.sock", timeout_s=3_600.0 if end else DOWN_S)
+    client = Client(home / "fairlease.sock")
     pid = int(client.call("stop", end=end)["pid"])
     until = time.monotonic() + patience_s
     while time.monotonic() < until:

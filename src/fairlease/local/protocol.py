@@ -24,6 +24,9 @@ LINE_MAX = 16 * 1024 * 1024
 """Bytes of one request: some ten thousand runs at once. Answers may be longer."""
 
 TIMEOUT_S = 120.0
+SLOW_S = {"audit": 3_600.0, "export": 600.0, "stop": 3_600.0}
+"""Verbs that may take longer: they go through the whole ledger, or wait for the end of all work."""
+
 EXIT_REFUSED, EXIT_INVALID, EXIT_NO_DAEMON, EXIT_FORBIDDEN, EXIT_INTERNAL = 1, 2, 3, 4, 70
 
 _PATH_MAX = 100
@@ -130,7 +133,7 @@ class Client:
         if len(line) > LINE_MAX:
             raise CallFailed(fault(Fault.TooLarge, f"the request has {len(line)} bytes; {LINE_MAX} are allowed"))
         wait_s = given.get("timeoutMs", 0) / 1000 if isinstance(given.get("timeoutMs", 0), int) else 0
-        with self._connected(self.timeout_s + wait_s) as conn:
+        with self._connected(SLOW_S.get(verb, self.timeout_s) + wait_s) as conn:
             answer = self._asked(conn, line)
         response = _decode_response(answer)
         if response.error is not None:

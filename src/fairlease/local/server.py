@@ -87,7 +87,7 @@ class Server:
             if sum(self._open.values()) > CONNECTIONS_MAX or self._open[uid] > CONNECTIONS_OF_ONE_MAX:
                 await _say(writer, Response(ok=False, error=fault(Fault.TooManyConnections, "too many connections")))
             else:
-                await self._serve(self._access.caller(uid, gid), reader, writer)
+                await self._serve(await self._access.known_caller(uid, gid), reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
             pass  # it went, or it was too slow: its own loss
         finally:

@@ -88,7 +88,7 @@ class Reader:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if origin is typing.Annotated:
             units = [each for each in arguments[1:] if isinstance(each, Unit)]
-            return _checked(_UNITS[units[0]], check or (_not_negative if Unit.GPU_HOURS in units else None))
+            return _checked(_UNITS[units[0]], _and_not_negative(check) if Unit.GPU_HOURS in units else check)
         if origin in (typing.Union, types.UnionType):
             (inner,) = [each for each in arguments if each is not type(None)]
             return self._read(inner, check)
@@ -102,7 +102,7 @@ class Reader:
             return self._reader(hint)
         if issubclass(hint, enum.Enum):
             return _checked(_one_of(hint), check)
-        return _checked(_SIMPLE[hint], check or (_not_negative if hint is int else None))
+        return _checked(_SIMPLE[hint], _and_not_negative(check) if hint is int else check)
 
 
 class _RecordReader:
@@ -208,6 +208,11 @@ def _checked(read: Read, check: Check | None) -> Read:
 
 def _not_negative(value: int) -> str | None:
     return "expected 0 or more" if value < 0 else None
+
+
+def _and_not_negative(check: Check | None) -> Check:
+    """A check that lets nothing negative pass, whatever else it asks: a negative amount would be credit."""
+    return _not_negative if check is None else lambda value: check(value) or _not_negative(value)
 
 
 def _text(raw: object, trail: Trail, findings: Findings) -> object:

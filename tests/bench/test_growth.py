@@ -1,0 +1,150 @@
+"""What a decision costs does not grow with what does not concern it.
+
+Work is counted in calls, of Python functions and of built-in ones, not in seconds: the same commands make the same calls on every
+machine, however busy it is. One test looks at the clock, because a call can hide a long loop; it compares medians, and tries again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+from bench.admission import Bench, Case
+from bench.loop import Load, Loop
+from bench.packing import full
+from bench.synthetic import DOMAIN_NODES, asked, cluster, request, run_key
+
+from fairlease.engine import command as cmd
+from fairlease.model.amount import HOUR, MINUTE
+from fairlease.reason import Reason
+from fairlease.scheduler import Scheduler
+
+NODES = 320
+BASE = Case(100, 0, nodes=NODES)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions `work` calls, once warm."""
+    counted = 0
+
+    def count(_frame: FrameType, event: str, _what: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    work()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def decision(case: Case) -> int:
+    """The work of one admission decision."""
+    return calls(Bench(case).once)
+
+
+@pytest.mark.parametrize(
+    ("case", "factor"),
+    [
+        pytest.param(Case(100, 3_000, nodes=NODES), 1.1, id="thirty times as many leases are over"),
+        pytest.param(Case(1_000, 0, nodes=NODES), 1.5, id="ten times as many leases are open"),
+        pytest.param(Case(100, 0, nodes=4 * NODES), 1.1, id="four times as many nodes"),
+        pytest.param(Case(100, 0, nodes=NODES, budgets=500), 1.1, id="ten times as many budgets"),
+        pytest.param(Case(100, 0, nodes=NODES, pending=300), 1.1, id="a queue of hundreds, no two alike"),
+    ],
+)
+def test_an_admission_costs_what_it_costs_in_a_small_world(case: Case, factor: float) -> None:
+    assert decision(case) <= factor * decision(BASE)
+
+
+def test_a_refusal_on_a_full_cluster_looks_at_domains_and_not_at_nodes() -> None:
+    submission = asked(2, request(3, 128, pod=2, group=32))
+
+    def work(nodes: int) -> int:
+        scheduler = full(nodes, 7)
+        return calls(lambda: _refused(scheduler, submission))
+
+    further = (640 - 64) // DOMAIN_NODES
+    assert work(640) - work(64) < further * DOMAIN_NODES / 2, "less than half a call for each node more"
+
+
+def _refused(scheduler: Scheduler, submission: cmd.Submit) -> None:
+    with scheduler.what_if(scheduler.state.at + 1, submission) as decision:
+        assert decision.tries[-1].result is Reason.NoRoom
+
+
+def queue(pending: int, *, distinct: bool) -> Scheduler:
+    """A full cluster, and runs that wait for half of it."""
+    scheduler = cluster(64, 10)
+    at = scheduler.state.at
+    for number in range(64):
+        scheduler.tick(at, asked(number, request(number % 10, 8)))
+    for number in range(64, 64 + pending):
+        limit = HOUR + (number if distinct else 0)
+        who = number % 10 if distinct else 0
+        scheduler.tick(at, asked(number, request(who, 256, group=32, limit=limit)))
+    assert len(scheduler.state.queue.shapes) == (pending if distinct else 1)
+    return scheduler
+
+
+@pytest.mark.parametrize("distinct", [pytest.param(True, id="no two alike"), pytest.param(False, id="all alike")])
+def test_an_end_does_not_wake_a_queue_that_it_gives_no_room(distinct: bool) -> None:
+    def work(pending: int) -> int:
+        scheduler = queue(pending, distinct=distinct)
+        return calls(lambda: _ended(scheduler))
+
+    assert work(400) <= 1.2 * work(20)
+
+
+def _ended(scheduler: Scheduler) -> None:
+    with scheduler.what_if(scheduler.state.at + 1, cmd.WorkEnded(run_key(3), 1, 0)) as decision:
+        assert not decision.tries, "nobody was tried in vain"
+
+
+def test_one_more_of_many_that_wait_alike_costs_no_more_than_the_second() -> None:
+    def work(pending: int) -> int:
+        scheduler = queue(pending, distinct=False)
+        submission = asked(9_999, request(0, 256, group=32, limit=HOUR))
+        return calls(lambda: _refused(scheduler, submission))
+
+    assert work(400) <= 1.1 * work(2)
+
+
+def test_a_run_costs_as_much_after_a_thousand_others_as_at_first() -> None:
+    loop = Loop(Load(0, gap=10 * MINUTE, nodes=64))
+    at = loop.scheduler.state.at
+
+    def batch() -> None:
+        nonlocal at
+        for _ in range(100):
+            at += loop.load.gap
+            loop.step(at)
+
+    for _ in range(3):
+        batch()
+    before = calls(batch)
+    for _ in range(8):
+        batch()
+    after = calls(batch)
+    assert loop.done > 1_000
+    assert after <= 1.15 * before
+
+
+def test_the_clock_agrees_that_the_past_costs_nothing() -> None:
+    worlds = {"new": Bench(BASE), "old": Bench(Case(100, 3_000, nodes=NODES))}
+    ratios = []
+    for _ in range(5):
+        for bench in worlds.values():
+            bench.decided.clear()
+        for _ in range(40):
+            for bench in worlds.values():
+                bench.once()
+        ratios.append(statistics.median(worlds["old"].decided) / statistics.median(worlds["new"].decided))
+        if ratios[-1] <= 2:
+            return
+    pytest.fail(f"the same decision takes {min(ratios):.1f} times as long after 3,000 leases, five times over")

@@ -1,0 +1,33 @@
+"""The reference pages follow from the code, and the tool that writes them says where they do not."""
+
+from pathlib import Path
+
+import pytest
+from tools import generate
+
+from fairlease.cli.main import VERBS
+
+
+def test_the_reference_names_every_command_and_metric() -> None:
+    page = generate.cli_page()
+    for verb in VERBS:
+        assert f"### fairlease {verb}\n" in page
+    assert "### fairlease budgets usage\n" in page
+    for name in generate.METRICS:
+        assert f"| `fairlease_{name}` |" in generate.metrics_page()
+
+
+def test_the_pages_come_out_the_same_each_time() -> None:
+    for make in generate.PAGES.values():
+        assert make() == make()
+
+
+def test_a_stale_page_is_noticed_and_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main(["--check"]) == 1
+    assert "docs/reference/cli.md" in capsys.readouterr().err
+    assert not (tmp_path / "docs").exists(), "to check is not to write"
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0

@@ -1,0 +1,89 @@
+"""The daemon dies as by SIGKILL at any line of our code, again and again, in the middle of its people's life."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.local.stage import Stage, budget_object, run_object, until
+
+from fairlease.local.protocol import CallFailed
+
+ROUNDS = 24
+LINES_MAX = 2_500
+ROUND_S = 1.0
+
+
+def life(diary: Path, number: int) -> dict[str, object]:
+    """Runs of several kinds; each rank writes down that it began, and how it went on."""
+    begin = f"echo $FAIRLEASE_RUN $FAIRLEASE_ATTEMPT $RANK >> {diary};"
+    name = f"run-{number}"
+    kinds = (
+        run_object(name, 4, f"{begin} sleep 0.2", gpusPerPod=2),
+        run_object(name, 8, f"{begin} sleep 0.1", gpusPerPod=4),
+        run_object(name, 2, f"{begin} [ $FAIRLEASE_ATTEMPT = 2 ] || exit 5", runtime={"retries": 1}),
+        run_object(name, 2, f"{begin} sleep 60", runtime={"maxDuration": "300ms"}),
+        run_object(name, 1, f"{begin} setsid sleep 60 & sleep 0.1"),
+    )
+    return kinds[number % len(kinds)]
+
+
+EXPECTED = (("Completed", 1), ("Completed", 1), ("Completed", 2), ("Failed", 1), ("Completed", 1))
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_no_crash_loses_doubles_or_orphans_any_work(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    diary = tmp_path / "diary"
+    diary.touch()
+    stage = Stage(tmp_path / "home")
+    sent: list[int] = []
+    try:
+        stage.start()
+        stage.call("budgets.apply", objects=[budget_object("rai")])
+        stage.kill()
+        for number in range(ROUNDS):
+            stage.launch(doom=dice.randint(200, LINES_MAX))
+            end = time.monotonic() + ROUND_S
+            while time.monotonic() < end and stage.process is not None and stage.process.poll() is None:
+                if number not in sent:
+                    submit(stage, diary, number, sent)
+                time.sleep(0.01)
+            stage.kill()
+        stage.start()
+        for number in set(range(ROUNDS)) - set(sent):
+            submit(stage, diary, number, sent)
+        known = {run["name"] for run in stage.call("list", all=True, limit=1000)["runs"]}
+        assert known == {f"run-{number}" for number in range(ROUNDS)}
+        check_every_run(stage, diary)
+        until(lambda: not stage.processes() and not stage.supervisors())
+        assert list((stage.home / "pods").iterdir()) == []
+        stage.audited()
+        status = stage.call("status")
+        assert (status["freeGPUs"], status["runs"]) == (8, {"Pending": 0, "Running": 0})
+    finally:
+        stage.clear()
+
+
+def submit(stage: Stage, diary: Path, number: int, sent: list[int]) -> None:
+    """Submit a run, not knowing when the daemon dies: what got no answer may or may not have been taken in."""
+    try:
+        stage.call("submit", objects=[life(diary, number)])
+    except CallFailed as failed:
+        if failed.error.reason != "AlreadyExists":
+            return
+    sent.append(number)
+
+
+def check_every_run(stage: Stage, diary: Path) -> None:
+    """Each run came to its end once, and each rank of each attempt was executed at most once."""
+    for number in range(ROUNDS):
+        status = stage.ends(f"run-{number}", patience_s=30)
+        assert (status["phase"], status["attempt"]) == EXPECTED[number % len(EXPECTED)], (number, status)
+        story = [line["message"] for line in stage.call("explain", run=f"run-{number}")["story"]]
+        assert sum(" after " in message and "GPU-hours" in message for message in story) == 1
+    begun = Counter(diary.read_text().splitlines())
+    assert set(begun.values()) == {1}
