@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from bench import ledger
@@ -53,33 +55,28 @@ def run(*, quick: bool = False) -> dict[str, Figures]:
 def write(path: Path, leases: int) -> None:
     """The whole history, up to a time at which the cluster is full and nothing waits."""
     with SqliteStore(path) as store:
-        _append(store, [ledger.world(), *_lives(leases)])
+        _append(store, chain([ledger.world()], islice(ledger.steps(leases), leases)))
 
 
 def extend(path: Path, leases: int, more: int) -> None:
     """Further lives behind the snapshot."""
     with SqliteStore(path) as store:
-        _append(store, _lives(leases + more)[leases:])
+        _append(store, islice(ledger.steps(leases + more), leases, leases + more))
 
 
-def _lives(leases: int) -> list[ledger.Step]:
-    return list(ledger.steps(leases))[:leases]
-
-
-def _append(store: SqliteStore, given: list[ledger.Step]) -> None:
+def _append(store: SqliteStore, given: Iterator[ledger.Step]) -> None:
     """Many entries to a transaction, which only a benchmark may do."""
     head = store.head()
     index = store._index
     assert index is not None, "the store was opened for writing"
-    for number, (at, events) in enumerate(given):
-        if number % ENTRIES_PER_COMMIT == 0:
-            store._db.execute("BEGIN IMMEDIATE")
-        entry, body = seal(head, at, events)
-        store._put(entry, body)
-        index.add(entry)
-        head = Head(seq=entry.seq, hash=entry.hash, at=at)
-        if number % ENTRIES_PER_COMMIT == ENTRIES_PER_COMMIT - 1 or number == len(given) - 1:
-            store._db.execute("COMMIT")
+    while some := list(islice(given, ENTRIES_PER_COMMIT)):
+        store._db.execute("BEGIN IMMEDIATE")
+        for at, events in some:
+            entry, body = seal(head, at, events)
+            store._put(entry, body)
+            index.add(entry)
+            head = Head(seq=entry.seq, hash=entry.hash, at=at)
+        store._db.execute("COMMIT")
     store._head = head
 
 

@@ -51,7 +51,7 @@ spec:
   resources: {gpuType: H100-80GB, totalGPUs: 4}
   gpusPerPod: 2
   runtime: {maxDuration: 1h}
-  command: [sh, -c, 'echo "rank $RANK of $WORLD_SIZE on GPUs $CUDA_VISIBLE_DEVICES, meeting at $MASTER_ADDR:$MASTER_PORT"; sleep 12']
+  command: [sh, -c, 'echo "rank $RANK of $WORLD_SIZE on GPUs $CUDA_VISIBLE_DEVICES, meets at $MASTER_ADDR:$MASTER_PORT"; sleep 12']
 """
 
 REFUSED = """

@@ -6,6 +6,7 @@ import pytest
 from tools import generate
 
 from fairlease.cli.main import VERBS
+from fairlease.local.metrics import METRICS
 
 
 def test_the_reference_names_every_command_and_metric() -> None:
@@ -13,7 +14,7 @@ def test_the_reference_names_every_command_and_metric() -> None:
     for verb in VERBS:
         assert f"### fairlease {verb}\n" in page
     assert "### fairlease budgets usage\n" in page
-    for name in generate.METRICS:
+    for name in METRICS:
         assert f"| `fairlease_{name}` |" in generate.metrics_page()
 
 

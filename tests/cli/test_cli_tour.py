@@ -64,7 +64,7 @@ class Machine:
         command = [sys.executable, "-m", "fairlease", *args]
         return subprocess.Popen(command, env=self.env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
-    def ask(self, *args: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
+    def ask(self, *args: str, code: int = 0) -> Any:  # noqa: ANN401 - whatever JSON holds
         return json.loads(self.do(*args, "-o", "json", code=code))
 
     def submit(self, name: str, gpus: int, script: str) -> str:
@@ -247,6 +247,9 @@ def test_the_ledger_is_audited_and_exported_from_its_file(machine: Machine, tmp_
     machine.do("export", "leases", "--db", ledger, "-O", str(out))
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert {row["rank"] for row in rows if row["run"] == "filed"} == {"0", "1"}
+    for what in ("leases", "charges"):
+        by_daemon, by_file = (machine.do("export", what, *more).splitlines()[0] for more in ((), ("--db", ledger)))
+        assert by_daemon == by_file, "one export has one set of columns, wherever it comes from"
 
 
 def test_parquet_holds_the_same_rows_with_types(machine: Machine, tmp_path: Path) -> None:

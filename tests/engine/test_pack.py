@@ -68,7 +68,7 @@ TABLE = {
     ),
     "later groups go where the earlier ones are": Case(
         (node("a0", domain="A"), node("a1", domain="A"), node("b0", domain="B")), run("org", 12, 4, group_gpus=4), "Running",
-        ["a0", "a0", "b0"],
+        ["b0", "b0", "a0"],
     ),
     "spares lie off the nodes of their group's active pods": Case(
         (node("a0"), node("a1")), run("org", 4, 4, group_gpus=4, spares=4), "Running", ["a0"], ["a1"]
@@ -82,7 +82,7 @@ TABLE = {
     ),
     "every group has its spares": Case(
         (node("a0"), node("a1"), node("a2")), run("org", 8, 4, group_gpus=4, spares=4), "Running",
-        ["a0", "a2"], ["a1", "a0"],
+        ["a0", "a0"], ["a1", "a1"],
     ),
     "an elastic run starts at the widest width on its grid": Case(
         (node("a0"), node("a1", 4)), run("org", 16, 2, elastic=(4, 16, 6)), "Running", ["a1", "a1", "a0", "a0", "a0"]
@@ -159,7 +159,7 @@ def test_a_full_node_that_lost_a_gpu_keeps_its_work_and_blocks_nobody() -> None:
 def test_a_node_with_more_healthy_gpus_than_it_has_is_still_short() -> None:
     world = World(node("a0", 4), ORG)
     world.set(node("a0", 2, healthy_gpus=4))
-    assert world.submit("r", run("org", 4)) == "NoRoom"
+    assert world.submit("r", run("org", 2)) == "NoRoom"
 
 
 def test_a_run_that_never_fits_starts_when_such_nodes_come() -> None:

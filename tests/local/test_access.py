@@ -8,6 +8,8 @@ import pwd
 import shutil
 import socket
 import struct
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -181,6 +183,42 @@ def test_a_uid_without_an_account_may_only_look(stage: Stage) -> None:
     os.waitpid(child, 0)
     assert you == {"user": "uid:54321", "admin": False, "owners": []}
     assert reason == "Forbidden"
+
+
+def reachable(name: str) -> bool:
+    """Whether a user can start the Python of these tests: not where it lies in somebody's closed home."""
+    uid = pwd.getpwnam(name).pw_uid
+    try:
+        return (
+            subprocess.run([sys.executable, "-c", "import fairlease"], user=uid, group=uid, check=False).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+@AS_ROOT
+def test_an_ordinary_users_own_daemon_serves_its_user_alone() -> None:
+    if not reachable(ALICE):
+        pytest.skip(f"{ALICE} cannot start {sys.executable}")
+    place = Path(tempfile.mkdtemp(prefix="fairlease-test-"))
+    uid = pwd.getpwnam(ALICE).pw_uid
+    os.chown(place, uid, uid)
+    stage = Stage(place / "home")
+    stage.user = uid
+    try:
+        stage.start()
+        you = as_user(ALICE, lambda: stage.call("status"))["result"]["you"]
+        assert you == {"user": ALICE, "admin": True, "owners": ["*"]}
+        as_user(ALICE, lambda: stage.call("budgets.apply", objects=[budget_object("own", "me")]))
+        run = run_object("own", 2, "id -un", owner="me")
+        as_user(ALICE, lambda: stage.call("submit", objects=[run]))
+        assert stage.ends("own")["phase"] == "Completed"
+        assert stage.output("own") == f"{ALICE}\n"
+        assert as_user(BOB, lambda: stage.call("status"))["reason"] == "NotAllowed"
+        stage.audited()
+    finally:
+        stage.clear()
+        shutil.rmtree(place)
 
 
 def test_a_binding_reaches_down_by_whole_segments_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -230,9 +231,13 @@ def test_metrics_show_what_was_really_done(tmp_path: Path) -> None:
         stage.call("budgets.apply", objects=[budget_object("rai", maxGPUHours=100)])
         stage.call("submit", objects=[run_object("one", 8, "sleep 60"), run_object("two", 8, "true")])
         stage.call("plan", object=run_object("three", 4, "true"))
+        url = stage.call("status")["metrics"]
+        text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
+        assert 'fairlease_pending_runs{cause="NoRoom"} 1.0' in text
+        assert "fairlease_running_runs 1.0" in text
+        assert 'fairlease_budget_concurrency_used{budget="rai",envelope="main"} 8.0' in text
         stage.call("cancel", runs=["one"])
         stage.ends("two")
-        url = stage.call("status")["metrics"]
         text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
         values = dict(re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE))
         assert {name for name in METRICS if not any(key.startswith(PREFIX + name) for key in values)} <= {
@@ -311,8 +316,20 @@ def test_the_log_tells_every_decision_with_its_counters(tmp_path: Path) -> None:
     with daemon(tmp_path / "home") as stage:
         stage.call("submit", objects=[run_object("poor", 1, "true", owner="org:else")])
         text = (tmp_path / "home.err").read_text()
-    assert '"result": "NoEnvelope"' in text
-    assert '"event": "decision"' in text
+    lines = [json.loads(line) for line in text.splitlines()]
+    (decision,) = [line for line in lines if line["event"] == "decision"]
+    assert decision.pop("ms") > 0
+    assert decision.pop("timestamp")
+    assert decision == {
+        "event": "decision",
+        "level": "info",
+        "run": "default/poor",
+        "runs": 1,
+        "result": "waits",
+        "reason": "NoEnvelope",
+        "counters": {},
+        "seq": 3,
+    }
 
 
 def test_up_answers_when_the_socket_does_and_refuses_a_second_daemon(tmp_path: Path) -> None:

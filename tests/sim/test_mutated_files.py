@@ -81,20 +81,21 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # n
 PLACES = [places(tree)[1:] for tree in TREES]
 
 
-def mutated(tree: Any, path: tuple[Any, ...], how: str, junk: Any) -> None:  # noqa: ANN401 - any plain value
-    """Do something to the value at a path, if it is still there."""
+def mutate(tree: Any, path: tuple[Any, ...], how: str, junk: Any) -> None:  # noqa: ANN401 - any plain value
+    """Do something to the value at a path, if it is still there after what was done before."""
     *outer, last = path
-    for step in outer:
-        try:
+    try:
+        for step in outer:
             tree = tree[step]
-        except (KeyError, IndexError, TypeError):
-            return
-    if isinstance(tree, dict) and how == "rename":
-        tree[str(last) + "x"] = tree.pop(last, None)
-    elif isinstance(tree, dict) and how == "remove":
-        tree.pop(last, None)
-    elif (isinstance(tree, list) and last < len(tree)) or isinstance(tree, dict):
-        tree[last] = junk if how == "replace" else [tree[last], junk] if last in tree or isinstance(last, int) else junk
+        before = tree[last]
+    except (KeyError, IndexError, TypeError):
+        return
+    if isinstance(tree, dict) and how in ("rename", "remove"):
+        del tree[last]
+        if how == "rename":
+            tree[f"{last}x"] = before
+    elif isinstance(tree, dict | list):
+        tree[last] = [before, junk] if how == "wrap" else junk
 
 
 def refused_or_read(text: str) -> None:
@@ -127,7 +128,7 @@ def test_a_file_with_mangled_values_is_read_or_refused(data: st.DataObject) -> N
     tree = copy.deepcopy(TREES[number])
     for _ in range(data.draw(st.integers(1, 3))):
         how = data.draw(st.sampled_from(["replace", "replace", "rename", "remove", "wrap"]))
-        mutated(tree, data.draw(st.sampled_from(PLACES[number])), how, data.draw(JUNK))
+        mutate(tree, data.draw(st.sampled_from(PLACES[number])), how, data.draw(JUNK))
     refused_or_read(json.dumps(tree))
 
 

@@ -182,5 +182,7 @@ def hours(value: float | None) -> str:
     """GPU-hours as one reads them; the exact number is in `-o json`."""
     if value is None:
         return NOTHING
-    small = 0.01
-    return str(value) if isinstance(value, int) else f"{value:.2f}" if value >= small else f"{value:.1g}"
+    least = 0.01
+    if isinstance(value, int) or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if value >= least else f"<{least}"

@@ -47,7 +47,7 @@ _ANIMALS = "badger beaver crane dove eagle falcon finch fox gull hare heron ibis
 @click.option("--sponsor", "sponsors", multiple=True, metavar="S", help="An owner to borrow from, in this order.")
 @click.option("--wait/--detach", default=True, help="Follow its logs until it has ended, or return at once.")
 @click.option("--dry-run", is_flag=True, help="Only quote it, as `fairlease plan` does; nothing is written.")
-def command(session: Session, name: str | None, wait: bool, dry_run: bool, **asked: Any) -> None:  # noqa: ANN401 - options
+def command(session: Session, name: str | None, wait: bool, dry_run: bool, **asked: Any) -> None:  # noqa: ANN401 - options of many types
     """Run a command on GPUs: submit, wait, follow its logs.
 
     The command is started once for each pod, with RANK, WORLD_SIZE, MASTER_ADDR and CUDA_VISIBLE_DEVICES set, in the

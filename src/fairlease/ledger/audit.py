@@ -86,34 +86,35 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
     """Audit entries as they lie in a store, byte by byte."""
     findings = _Findings()
     replay = Replay(findings.add)
-    before, count = Row(0, 0, "", GENESIS, b""), 0
+    last_seq, last_at, last_hash, count = 0, 0, GENESIS, 0
     with _collector_asleep():
-        for row in rows:
-            count += 1
-            seq, at, prev, stated, body = row
+        for seq, at, prev, stated, body in rows:
             findings.seq = seq
-            if prev != before.hash or seq != before.seq + 1 or at < before.at:
-                _unlinked(findings, before, row)
+            if prev != last_hash or seq != last_seq + 1 or at < last_at:
+                _unlinked(findings, (last_seq, last_at, last_hash), (seq, at, prev))
             if sha256(b"%b\n%d\n%d\n%b" % (prev.encode(), seq, at, body)).hexdigest() != stated:
                 findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
-            before = row
-            replay.at = max(replay.at, at)
+            last_seq, last_at, last_hash = seq, at, stated
+            if at > replay.at:  # noqa: PLR1730 - a call of `max` costs more, a million times
+                replay.at = at
             _play(findings, replay, body)
+            count += 1
             if progress is not None and count % _PROGRESS_EVERY == 0:
                 progress(count)
     if progress is not None:
         progress(count)
-    return _report(findings, replay, count, Head(seq=before.seq, hash=before.hash, at=before.at))
+    return _report(findings, replay, count, Head(seq=last_seq, hash=last_hash, at=last_at))
 
 
-def _unlinked(findings: _Findings, before: Row, row: Row) -> None:
+def _unlinked(findings: _Findings, last: tuple[int, int, str], row: tuple[int, int, str]) -> None:
     """Say how an entry does not follow the one before it. The audit goes on from what the entry says."""
-    if row.seq != before.seq + 1:
-        findings.chain(f"the entry behind {before.seq} has number {row.seq}")
-    if row.prev != before.hash:
-        findings.chain(f"entry {row.seq} does not name the hash of the entry before it")
-    if row.at < before.at:
-        findings.chain(f"entry {row.seq} lies at {row.at}, before its predecessor at {before.at}")
+    (last_seq, last_at, last_hash), (seq, at, prev) = last, row
+    if seq != last_seq + 1:
+        findings.chain(f"the entry behind {last_seq} has number {seq}")
+    if prev != last_hash:
+        findings.chain(f"entry {seq} does not name the hash of the entry before it")
+    if at < last_at:
+        findings.chain(f"entry {seq} lies at {at}, before its predecessor at {last_at}")
 
 
 def _play(findings: _Findings, replay: Replay, body: bytes) -> None:

@@ -31,14 +31,8 @@ from fairlease.ledger.store import Entry, Head
 _NOTHING = Head()
 
 
-class Row(NamedTuple):
-    """An entry as it lies in a store: the same fields, and the body as the bytes that were hashed."""
-
-    seq: int
-    at: int
-    prev: str
-    hash: str
-    body: bytes
+Row = tuple[int, int, str, str, bytes]
+"""An entry as it lies in a store: seq, at, prev, hash, and the body as the bytes that were hashed."""
 
 
 class Sealed(NamedTuple):
@@ -64,7 +58,7 @@ def seal(head: Head, at: int, events: tuple[AnyEvent, ...]) -> Sealed:
 
 def row_of(entry: Entry) -> Row:
     """An entry as a store would keep it."""
-    return Row(entry.seq, entry.at, entry.prev, entry.hash, encode(entry.events))
+    return entry.seq, entry.at, entry.prev, entry.hash, encode(entry.events)
 
 
 def breaks(rows: Iterable[Row], head: Head = _NOTHING) -> Iterator[tuple[int, str]]:
@@ -72,17 +66,17 @@ def breaks(rows: Iterable[Row], head: Head = _NOTHING) -> Iterator[tuple[int, st
 
     After a break it goes on from what the row says of itself: one change shows as one break, not as a thousand.
     """
-    seq, prev, last_at = head.seq, head.hash, head.at
-    for row in rows:
-        if row.seq != seq + 1:
-            yield row.seq, f"the entry behind {seq} has number {row.seq}"
-        if row.prev != prev:
-            yield row.seq, f"entry {row.seq} does not name the hash of the entry before it"
-        if row.at < last_at:
-            yield row.seq, f"entry {row.seq} lies at {row.at}, before its predecessor at {last_at}"
-        if row.hash != entry_hash(row.prev, row.seq, row.at, row.body):
-            yield row.seq, f"the bytes of entry {row.seq} do not give the hash that it states"
-        seq, prev, last_at = row.seq, row.hash, row.at
+    last_seq, last_hash, last_at = head.seq, head.hash, head.at
+    for seq, at, prev, stated, body in rows:
+        if seq != last_seq + 1:
+            yield seq, f"the entry behind {last_seq} has number {seq}"
+        if prev != last_hash:
+            yield seq, f"entry {seq} does not name the hash of the entry before it"
+        if at < last_at:
+            yield seq, f"entry {seq} lies at {at}, before its predecessor at {last_at}"
+        if stated != entry_hash(prev, seq, at, body):
+            yield seq, f"the bytes of entry {seq} do not give the hash that it states"
+        last_seq, last_hash, last_at = seq, stated, at
 
 
 def verify(rows: Iterable[Row], head: Head = _NOTHING) -> str | None:

@@ -196,9 +196,7 @@ class Replay:
             if attempt < run.attempt:
                 self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
             run.begin(attempt, self.at)
-        payers, swap = [], event.reason is SWAP
-        for payer in event.payers:
-            payers.append(self._payer(run, event, payer))
+        payers, swap = [self._payer(run, event, payer) for payer in event.payers], event.reason is SWAP
         stem, leases = f"{name.partition('/')[2]}-{attempt}-", run.leases
         for cell in event.cells:
             lease = f"{stem}{cell.number}"

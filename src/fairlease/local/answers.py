@@ -12,7 +12,8 @@ from fairlease.engine import command as cmd
 from fairlease.engine import view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
-from fairlease.local.children import audit_report, export_csv
+from fairlease.local.access import covers
+from fairlease.local.children import audit_report, export_csv, read_part
 from fairlease.local.environment import pod_id
 from fairlease.local.inquiry import Inquiry
 from fairlease.local.metrics import pending_by_cause
@@ -20,6 +21,7 @@ from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Role
+from fairlease.model.objects import RunObject
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 SECRET = ("command", "env", "workdir", "template")
 YIELD_EVERY = 50
-LOG_PART = 1 << 20
 _PHASES = frozenset(phase.value for phase in Phase)
 
 
@@ -84,7 +85,7 @@ class Answers:
     async def submit(self, caller: Caller, args: rq.Objects) -> Result:
         """Take in runs, all or none of them."""
         self._open_for_work()
-        objects = rq.read_runs(args.objects, generate_name=args.generate_name)
+        objects = await self._read(args)
         for each in objects:
             rq.check(self._access.may_spend(caller, each.spec.owner))
         names: list[Key] = []
@@ -112,8 +113,18 @@ class Answers:
 
         for refusal in await self._daemon.do(build):
             rq.check(refusal)
-        now = self._daemon.now()
-        return {"runs": [{"name": short(name), "status": self._past.status(self._found(name), now)} for name in names]}
+        rows: list[Result] = []
+        for index, name in enumerate(names, 1):
+            rows.append({"name": short(name), "status": self._past.status(self._found(name), self._daemon.now())})
+            if index % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+        return {"runs": rows}
+
+    async def _read(self, args: rq.Objects) -> list[RunObject]:
+        """Many objects are read beside the loop: others must not wait for them."""
+        if len(args.objects) <= YIELD_EVERY:
+            return rq.read_runs(args.objects, generate_name=args.generate_name)
+        return await asyncio.to_thread(rq.read_runs, args.objects, generate_name=args.generate_name)
 
     async def cancel(self, caller: Caller, args: rq.Runs) -> Result:
         """End runs. Names that are wrong or another's refuse all; those that have ended already do not matter, unless all have."""
@@ -251,7 +262,7 @@ class Answers:
         else:
             living = self._scheduler.state.runs.values()
             names = [
-                run.key for run in living if run.leases and (args.owner is None or _below(args.owner, run.spec.owner))
+                run.key for run in living if run.leases and (args.owner is None or covers(args.owner, run.spec.owner))
             ]
         found = [self._found(name) for name in names[: rq.LIMIT_MAX]]
         return {"runs": [self._inquiry.payers(asked.run, asked.spec.owner, self._daemon.now()) for asked in found]}
@@ -281,7 +292,7 @@ class Answers:
         paths = [path for attempt, rank, path in self._files(asked.run) if (attempt, rank) == (args.attempt, args.rank)]
         if not paths:
             raise rq.refused(Reason.NotFound, f"{args.run} has no rank {args.rank} in attempt {args.attempt}")
-        part = await asyncio.to_thread(_part, paths[-1], max(0, args.offset))
+        part = await asyncio.to_thread(read_part, paths[-1], max(0, args.offset))
         return {"text": part.decode(errors="replace"), "next": max(0, args.offset) + len(part), "ended": over}
 
     def _readable(self, caller: Caller, name: str) -> Asked:
@@ -372,20 +383,7 @@ class Answers:
 
 
 def _matches(asked: Asked, args: rq.ListArgs) -> bool:
-    return (args.owner is None or _below(args.owner, asked.spec.owner)) and args.namespace in (
+    return (args.owner is None or covers(args.owner, asked.spec.owner)) and args.namespace in (
         None,
         split(asked.run)[0],
     )
-
-
-def _below(top: str, owner: str) -> bool:
-    return owner == top or owner.startswith(f"{top}:")
-
-
-def _part(path: str, offset: int) -> bytes:
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123 - a plain read at an offset
-            file.seek(offset)
-            return file.read(LOG_PART)
-    except FileNotFoundError:
-        return b""

@@ -1,4 +1,4 @@
-"""Long work beside the loop: the audit in a process of its own, exports in a thread, each with the ledger opened read-only."""
+"""Long work beside the loop: the audit in a process of its own, exports and logs in a thread. The ledger is opened read-only."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.store import LeaseQuery, LeaseRow
 
 AUDIT_S = 3_600.0
+LOG_PART = 1 << 20
 EXPORT_BYTES_MAX = 64 * 1024 * 1024
 
 _LEASE_HEAD = (
@@ -50,6 +51,16 @@ async def audit_report(ledger: Path) -> dict[str, Any]:
         raise Refused(fault(Fault.Broken, f"the audit could not be done: {said[-1] if said else child.returncode}"))
     report: dict[str, Any] = msgspec.json.decode(out)
     return report
+
+
+def read_part(path: str, offset: int) -> bytes:
+    """The next part of a log; nothing where there is none yet."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a plain read at an offset
+            file.seek(offset)
+            return file.read(LOG_PART)
+    except FileNotFoundError:
+        return b""
 
 
 def export_csv(ledger: Path, what: str, query: LeaseQuery, now: int) -> dict[str, Any]:

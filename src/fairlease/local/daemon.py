@@ -36,6 +36,7 @@ from fairlease.local.pods import Pods
 from fairlease.local.processes import Ears, Processes
 from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused, Server
+from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler, Tick
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 COMMANDS_MAX = 4_000
 """Commands in one tick, unless one request alone brings more: others wait their turn, the loop must not stand still."""
+
+LINES_MAX = 50
+"""Runs submitted in one entry that get a line of the log each; more get one together. The ledger names them all."""
 
 IDLE_S = 60.0
 AGAIN_S = 0.2
@@ -216,7 +220,9 @@ class Daemon:
             for report in reports:
                 self.log.info("seen", command=repr(report.command), message=report.message)
             told = self._turn(reports)
-            if not reports:  # who asked is answered before work is started; who waits for an end, once it is cleared away
+            if (
+                not reports
+            ):  # who asked is answered before work is started; who waits for an end, once it is cleared away
                 await asyncio.sleep(0)
             reports = self.processes.reconcile(self.scheduler.state)
             if self.processes.idle:
@@ -317,23 +323,29 @@ class Daemon:
         """Log every decision, with its counters, and every change of anything else."""
         took_ms = round(seconds * 1000, 3)
         for each in tick.decision.tries:
-            self.log.info(
-                "decision",
-                run=each.run,
-                result=each.result.value,
-                runs=each.runs,
-                counters=each.tally,
-                seq=entry.seq,
-                ms=took_ms,
-            )
+            result = "started" if each.result is Reason.Start else "waits"
+            told = {"reason": each.result.value, "counters": each.tally, "seq": entry.seq, "ms": took_ms}
+            self.log.info("decision", run=each.run, runs=each.runs, result=result, **told)
+        submitted = [event.run for event in entry.events if isinstance(event, ev.RunSubmitted)]
+        if len(submitted) > LINES_MAX:
+            self.log.info("submitted", runs=len(submitted), first=submitted[0], last=submitted[-1], seq=entry.seq)
         for event in entry.events:
+            if isinstance(event, ev.RunSubmitted) and len(submitted) > LINES_MAX:
+                continue
             if isinstance(event, ev.RunDeferred) and len(event.runs) > 1:
-                told = {"reason": event.reason.value, "message": event.message}
-                self.log.info("event", object="Run", runs=len(event.runs), first=event.runs[0], seq=entry.seq, **told)
+                self.log.info(
+                    "event",
+                    object="Run",
+                    runs=len(event.runs),
+                    first=event.runs[0],
+                    reason=event.reason.value,
+                    message=event.message,
+                    seq=entry.seq,
+                )
                 continue
             for line in self._teller.tell(entry.at, event):
-                told = {"reason": line.reason, "message": line.message}
-                self.log.info("event", object=line.object, warning=line.warning, seq=entry.seq, **told)
+                words = {"reason": line.reason, "message": line.message}
+                self.log.info("event", object=line.object, warning=line.warning, seq=entry.seq, **words)
 
     def _fail(self, jobs: list[Job], error: Exception) -> None:
         for job in jobs:

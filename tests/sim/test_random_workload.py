@@ -1,0 +1,126 @@
+"""Random films from seeds, watched by the auditor: the seed is the bug report."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fairlease.engine import command as cmd
+from fairlease.ledger import event as ev
+from fairlease.model.record import key
+from fairlease.reason import Reason
+from fairlease.sim.auditor import Auditor, Violation
+from fairlease.sim.trial import Film, run_random
+from tests.engine.build import World, budget, envelope, node, run
+
+STEPS = 150
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_random_film_breaks_no_claim(seed: int) -> None:
+    report = run_random(seed, STEPS)
+    assert not report.violations, str(report)
+    assert report.steps == STEPS
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_a_film_with_a_restart_at_every_step_is_the_same_film(seed: int) -> None:
+    plain, restarted = run_random(seed, 80), run_random(seed, 80, restart_always=True)
+    assert not restarted.violations, str(restarted)
+    assert plain.head_hash == restarted.head_hash
+
+
+def test_the_same_seed_is_the_same_film_in_another_process() -> None:
+    """Another process has another hash seed: an order taken from a set would show."""
+    code = "from fairlease.sim.trial import run_random; print(run_random(7, 60).head_hash)"
+    once = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for seed in ("1", "2")
+    ]
+    assert once == [run_random(7, 60).head_hash] * 2
+
+
+def test_another_seed_is_another_film() -> None:
+    assert run_random(1, 5).head_hash != run_random(2, 5).head_hash
+
+
+def test_films_together_show_every_kind_of_event_and_of_end() -> None:
+    """A workload that never cuts, drains or borrows would prove nothing."""
+    kinds: set[str] = set()
+    for seed in range(12):
+        film = Film(seed)
+        film.open()
+        for _ in range(100):
+            film.play()
+        for entry in film.store.entries():
+            kinds |= {type(event).__name__ for event in entry.events}
+            kinds |= {event.reason.value for event in entry.events if isinstance(event, ev.LeasesClosed | ev.RunDeferred)}
+            kinds |= {p.fund.value for event in entry.events if isinstance(event, ev.LeasesOpened) for p in event.payers}
+    events = {kind.__name__ for kind in ev.Event.__subclasses__()}
+    closures = {"Completed", "Fail", "NodeFailure", "TimeLimit", "Canceled", "BudgetExhausted"}
+    cuts = {"ReclaimOpportunistic", "ReclaimOverdrawn"}
+    causes = {"NoRoom", "NeverFits", "NoEnvelope", "SelectorMismatch", "WindowClosed", "ACLDenied", "BorrowLimit",
+              "LendingCapExceeded", "ConcurrencyCapExceeded", "IntegralCapExceeded", "AggregateCapExceeded"}  # fmt: skip
+    assert events | closures | cuts | causes | {"owned", "shared", "borrowed"} <= kinds
+
+
+def test_a_report_of_a_violation_says_how_to_see_it_again() -> None:
+    report = run_random(3, 2)._replace(violations=(Violation(9, "slot", "two hold one"),))
+    assert "entry 9: slot: two hold one" in str(report)
+    assert "fairlease simulate --random 3 --steps 2" in str(report)
+
+
+def test_a_crash_of_the_engine_is_a_finding_with_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object) -> None:
+        raise ZeroDivisionError("as if")
+
+    monkeypatch.setattr("fairlease.engine.lifecycle.time_limit", crash)
+    found = [report for report in (run_random(seed, 60) for seed in range(4)) if report.violations]
+    assert found[0].violations[0].claim == "crash"
+    assert found[0].steps <= 60
+
+
+# --- the auditor must see what is wrong: each of these films was tampered with ----------------------------------------
+
+
+def audited(*events: ev.AnyEvent) -> set[str]:
+    """The claims that break when `events` follow a small honest film."""
+    world = World(node("a0"), node("b0", domain="B"), budget("org", envelope(concurrency=8)), budget("lab"))
+    world.submit("held", run("org", 4, 4))
+    world.tick(cmd.Submit(key("next"), run("org", 64, 4)))
+    world.store.append(world.store.head().seq, world.now, events)
+    auditor = Auditor()
+    for entry in world.store.entries():
+        auditor.witness(entry)
+    auditor.settled(world.now)
+    return {violation.claim for violation in auditor.violations}
+
+
+def opened(**changes: object) -> ev.LeasesOpened:
+    world = World(node("a0"), node("b0", domain="B"), budget("org", envelope(concurrency=80)))
+    world.submit("next", run("org", 8, 4))
+    event = world.told(ev.LeasesOpened)[0]
+    return ev.LeasesOpened(**{name: getattr(event, name) for name in event.__struct_fields__} | changes)
+
+
+@pytest.mark.parametrize(
+    ("claims", "events"),
+    [
+        ({"slot", "gang", "concurrency", "group"}, [opened()]),
+        ({"terminal"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Completed),
+                        ev.RunEnded(run=key("held"), phase=ev.Phase.COMPLETED, reason=Reason.Completed, message="", attempt=1),
+                        ev.RunDeferred(runs=(key("held"),), reason=Reason.NoRoom, message="")]),
+        ({"outcome", "cut", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.ReclaimOpportunistic)]),
+        ({"overdrawn"}, [ev.BudgetRemoved(budget=key("org"))]),
+        ({"node"}, [ev.NodeFailed(node="a0"), ev.NodeFailed(node="b0")]),
+        ({"requeue"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Fail),
+                       ev.RunRequeued(run=key("held"), reason=Reason.Fail, message="")]),
+        ({"drain", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.BudgetExhausted)]),
+    ],
+)  # fmt: skip
+def test_the_auditor_sees_what_was_tampered_with(claims: set[str], events: list[ev.AnyEvent]) -> None:
+    assert audited(*events) == claims
