@@ -27,7 +27,20 @@ _LOCALITY = {"group_gpus", "allow_cross_group_spread", "location", "location_pol
 _RUNTIME = {"max_duration", "expected_duration", "latest_start", "checkpoint", "on_preempt", "retries"}
 _FUNDING = {"allow_borrow", "max_borrow_gpus", "sponsors"}
 
-__all__ = ["FLAVOR", "HOUR", "MINUTE", "T0", "LocationPolicy", "World", "budget", "cap", "envelope", "lending", "node", "run"]
+__all__ = [
+    "FLAVOR",
+    "HOUR",
+    "MINUTE",
+    "T0",
+    "LocationPolicy",
+    "World",
+    "budget",
+    "cap",
+    "envelope",
+    "lending",
+    "node",
+    "run",
+]
 
 
 def node(name: str, gpus: int = 8, domain: str = "A", region: str = "west", flavor: str = FLAVOR, **more: Any) -> Node:

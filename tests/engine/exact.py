@@ -22,7 +22,13 @@ class Group(NamedTuple):
 
 
 def feasible(
-    nodes: list[Node], size: int, groups: list[int], purses: list[Money], caps: list[tuple[frozenset[int], int]], *, together: bool
+    nodes: list[Node],
+    size: int,
+    groups: list[int],
+    purses: list[Money],
+    caps: list[tuple[frozenset[int], int]],
+    *,
+    together: bool,
 ) -> bool:
     """Whether pods of `size` in `groups` (pods each) fit, each paid by a purse that may pay there, under caps over purses."""
     domains = sorted({each.labels["fabric.domain"] for each in nodes})
@@ -31,7 +37,9 @@ def feasible(
     sizes = sorted(groups, reverse=True)
 
     @cache
-    def seat(group: int, left: int, domain: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]) -> bool:
+    def seat(
+        group: int, left: int, domain: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]
+    ) -> bool:
         if left == 0:
             return place(group + 1, domain, free, money, bounds)
         for index, there in enumerate(home):

@@ -19,7 +19,10 @@ def test_a_run_with_a_limit_commits_its_worst_case_and_gives_back_the_rest() -> 
     assert world.account("org").committed(world.now, 0) == 16 * HOUR
     assert world.submit("next", run("org", 1, max_duration=HOUR)) == "IntegralCapExceeded"
     world.wait(30 * MINUTE)
-    assert (world.account("org").consumed(world.now), world.account("org").committed(world.now, 0)) == (4 * HOUR, 12 * HOUR)
+    assert (world.account("org").consumed(world.now), world.account("org").committed(world.now, 0)) == (
+        4 * HOUR,
+        12 * HOUR,
+    )
     world.end("r")
     assert world.how("next") == "Running"
     assert world.account("org").committed(world.now, 0) == HOUR, "the next run's; what the first did not use is free"

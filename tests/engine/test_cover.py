@@ -28,7 +28,13 @@ from fairlease.model.record import key
 from fairlease.model.run import RunSpec
 
 WEST, EAST = {"region": "west"}, {"region": "east"}
-NODES = (node("w0"), node("w1"), node("w2"), node("e0", domain="B", region="east"), node("e1", domain="B", region="east"))
+NODES = (
+    node("w0"),
+    node("w1"),
+    node("w2"),
+    node("e0", domain="B", region="east"),
+    node("e1", domain="B", region="east"),
+)
 
 
 class Case(NamedTuple):
@@ -243,7 +249,9 @@ def test_a_preferred_location_is_where_the_pods_lie() -> None:
 
 
 def test_selectors_limit_where_each_payers_pods_lie() -> None:
-    world = World(*NODES, budget("org", envelope(selector=EAST)), budget("org:a", envelope(concurrency=8, selector=WEST)))
+    world = World(
+        *NODES, budget("org", envelope(selector=EAST)), budget("org:a", envelope(concurrency=8, selector=WEST))
+    )
     world.submit("r", run("org:a", 16, 8))
     payers = {row.lease.node[0]: row.lease.payer.owner for row in world.leases("r")}
     assert payers == {"w": "org:a", "e": "org"}

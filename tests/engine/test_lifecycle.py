@@ -273,7 +273,9 @@ def test_a_look_ahead_at_cuts_and_requeues_leaves_no_trace() -> None:
     world.submit("wait", run("org", 8, opportunistic=True, checkpoint=MINUTE))
     world.submit("also", run("org", 8, opportunistic=True, checkpoint=MINUTE))
     before = snapshot.freeze(world.scheduler.state)
-    with world.scheduler.what_if(world.now, cmd.WorkEnded(key("wait"), 1, 0), cmd.Submit(key("claim"), run("lab", 8))) as seen:
+    with world.scheduler.what_if(
+        world.now, cmd.WorkEnded(key("wait"), 1, 0), cmd.Submit(key("claim"), run("lab", 8))
+    ) as seen:
         assert any(isinstance(event, ev.RunRequeued) or isinstance(event, ev.LeasesOpened) for event in seen.events)
     assert snapshot.freeze(world.scheduler.state) == before
     queue = world.scheduler.state.queue
@@ -285,7 +287,9 @@ def test_a_restart_changes_nothing_that_follows() -> None:
     for restarts in (False, True):
         world = World(node("a0"), node("a1"), budget("org", envelope(max_gpu_hours=40 * HOUR)), budget("lab"))
         for step in range(6):
-            world.submit(f"r{step}", run("org", 4, opportunistic=step % 2 == 0, checkpoint=MINUTE, max_duration=3 * HOUR))
+            world.submit(
+                f"r{step}", run("org", 4, opportunistic=step % 2 == 0, checkpoint=MINUTE, max_duration=3 * HOUR)
+            )
             world.submit(f"l{step}", run("lab", 4, 4))
             world.wait(HOUR)
             if restarts:

@@ -13,7 +13,14 @@ from fairlease.model.node import Node
 
 DOMAINS = ("A", "B", "C")
 REGION = {"A": "west", "B": "east", "C": "east"}
-SELECTORS = ({"region": "*"}, {"region": "west"}, {"region": "east"}, {"fabric.domain": "B"}, {"rack": "r1"}, {"rack": "r2"})
+SELECTORS = (
+    {"region": "*"},
+    {"region": "west"},
+    {"region": "east"},
+    {"fabric.domain": "B"},
+    {"rack": "r1"},
+    {"rack": "r2"},
+)
 
 
 class Case(NamedTuple):
@@ -52,7 +59,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 def world_of(case: Case) -> World:
     envelopes = [
-        envelope(f"e{index}", pods * case.size, selector=dict(selector)) for index, (selector, pods) in enumerate(case.purses)
+        envelope(f"e{index}", pods * case.size, selector=dict(selector))
+        for index, (selector, pods) in enumerate(case.purses)
     ]
     caps = tuple(
         cap(f"c{index}", [f"e{each}" for each in members], max_concurrency=bound * case.size)

@@ -76,7 +76,6 @@ class Stage:
         self.client = Client(home / "fairlease.sock", timeout_s=PATIENCE_S)
         self.process: subprocess.Popen[bytes] | None = None
         self.call = self.client.call
-        self.user: int | None = None
 
     def start(self) -> Stage:
         """Start it and wait until it answers."""
@@ -88,15 +87,7 @@ class Stage:
         """Start it; `doom`: it dies as by SIGKILL before that many lines of our code were executed."""
         with (self.home.parent / f"{self.home.name}.err").open("ab") as errors:
             command = [sys.executable, "-c", MAIN, json.dumps({**self.told, "doom": doom})]
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-                user=self.user,
-                group=self.user,
-                extra_groups=None if self.user is None else [],
-            )
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True)
 
     def answers(self) -> bool:
         assert self.process is not None

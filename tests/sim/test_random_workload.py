@@ -58,8 +58,12 @@ def test_films_together_show_every_kind_of_event_and_of_end() -> None:
             film.play()
         for entry in film.store.entries():
             kinds |= {type(event).__name__ for event in entry.events}
-            kinds |= {event.reason.value for event in entry.events if isinstance(event, ev.LeasesClosed | ev.RunDeferred)}
-            kinds |= {p.fund.value for event in entry.events if isinstance(event, ev.LeasesOpened) for p in event.payers}
+            kinds |= {
+                event.reason.value for event in entry.events if isinstance(event, ev.LeasesClosed | ev.RunDeferred)
+            }
+            kinds |= {
+                p.fund.value for event in entry.events if isinstance(event, ev.LeasesOpened) for p in event.payers
+            }
     events = {kind.__name__ for kind in ev.Event.__subclasses__()}
     closures = {"Completed", "Fail", "NodeFailure", "TimeLimit", "Canceled", "BudgetExhausted"}
     cuts = {"ReclaimOpportunistic", "ReclaimOverdrawn"}
@@ -110,8 +114,8 @@ def opened(**changes: object) -> ev.LeasesOpened:
 @pytest.mark.parametrize(
     ("claims", "events"),
     [
-        ({"slot", "gang", "concurrency", "group"}, [opened()]),
-        ({"terminal"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Completed),
+        ({"slot", "gang", "concurrency", "overdrawn"}, [opened()]),
+        ({"terminal", "pending"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Completed),
                         ev.RunEnded(run=key("held"), phase=ev.Phase.COMPLETED, reason=Reason.Completed, message="", attempt=1),
                         ev.RunDeferred(runs=(key("held"),), reason=Reason.NoRoom, message="")]),
         ({"outcome", "cut", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.ReclaimOpportunistic)]),

@@ -105,8 +105,10 @@ class Purse:
         self.lent: dict[AccountId, int] = {}
         self.per_gpu: dict[AccountId, int] = {}
         limit = run.spec.funding.max_borrow_gpus
-        held = sum(lease.gpus for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED)
-        self.may_borrow = PLENTY if limit is None else limit - held
+        self.may_borrow = PLENTY
+        if limit is not None:
+            held = sum(lease.gpus for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED)
+            self.may_borrow = limit - held
 
     def take(self, offer: Offer, pods: int) -> None:
         """Spend on `pods` more (or, negative, fewer) pods."""

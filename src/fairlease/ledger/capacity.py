@@ -123,7 +123,8 @@ class Domain:
         """Nodes with room for a pod of `size`, the smallest hole first."""
         for free in sorted(self.rooms):
             if free >= size:
-                yield from [self.nodes[name] for _, name in self.rooms[free]]
+                for _, name in self.rooms[free]:
+                    yield self.nodes[name]
 
     def enter(self, state: NodeState, room: int) -> None:
         """A node now has `room` free GPUs."""

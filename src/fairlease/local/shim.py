@@ -26,6 +26,7 @@ import os
 import signal
 import sys
 import time
+import warnings  # noqa: F401 - os.execvpe wants it, when the user may no longer be able to read Python's library
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -89,7 +89,9 @@ class Asking:
         if rng.random() < 0.7:
             return None
         least = rng.randint(1, pods)
-        return Malleable(min_total_gpus=pod * least, max_total_gpus=pod * (pods + 2), step_gpus=pod * rng.choice((1, 1, 2)))
+        return Malleable(
+            min_total_gpus=pod * least, max_total_gpus=pod * (pods + 2), step_gpus=pod * rng.choice((1, 1, 2))
+        )
 
     def _funding(self) -> Funding:
         rng = self.rng
@@ -103,4 +105,6 @@ class Asking:
         rng = self.rng
         if self.count < 2 or rng.random() < 0.9:
             return Follow()
-        return Follow(after=tuple(f"r{rng.randint(max(1, self.count - 4), self.count + 1)}" for _ in range(rng.randint(1, 2))))
+        return Follow(
+            after=tuple(f"r{rng.randint(max(1, self.count - 4), self.count + 1)}" for _ in range(rng.randint(1, 2)))
+        )

@@ -109,7 +109,9 @@ class Auditor:
                 self._check(not late, "time limit", f"{run.key} runs past {run.deadline}")
             elif run.phase is Phase.PENDING and run.attempt == 1:
                 latest = run.spec.runtime.latest_start
-                self._check(latest is None or latest > self._at, "latest start", f"{run.key} still waits after {latest}")
+                self._check(
+                    latest is None or latest > self._at, "latest start", f"{run.key} still waits after {latest}"
+                )
 
     def _check(self, holds: bool, claim: str, message: str) -> None:  # noqa: FBT001 - it reads as a sentence: check that …
         if not holds:
@@ -201,7 +203,9 @@ class Auditor:
     def _ended(self, event: ev.RunEnded) -> None:
         run = self._live(event.run)
         self._check(not run.open, "terminal", f"{run.key} ended holding leases")
-        self._check(event.attempt == run.attempt, "attempt", f"{run.key} ended in attempt {event.attempt} of {run.attempt}")
+        self._check(
+            event.attempt == run.attempt, "attempt", f"{run.key} ended in attempt {event.attempt} of {run.attempt}"
+        )
         self._check(event.bill == self.bill(run), "bill", f"{run.key}: {event.bill} is not {self.bill(run)}")
         if event.reason is Reason.TimeLimit:
             due = -1 if run.deadline is None else run.deadline
@@ -238,8 +242,12 @@ class Auditor:
     def _opened(self, event: ev.LeasesOpened) -> None:
         run = self._live(event.run)
         self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
-        self._check(event.attempt == run.attempt, "attempt", f"{run.key} starts attempt {event.attempt} of {run.attempt}")
-        self._check(all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows")
+        self._check(
+            event.attempt == run.attempt, "attempt", f"{run.key} starts attempt {event.attempt} of {run.attempt}"
+        )
+        self._check(
+            all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows"
+        )
         latest = run.spec.runtime.latest_start
         timely = latest is None or run.attempt > 1 or self._at <= latest
         self._check(timely, "latest start", f"{run.key} starts after {latest}")
@@ -277,7 +285,9 @@ class Auditor:
         for lease in opened:
             node = self.nodes[lease.node]
             self._check(self.usable(node), "node", f"{lease.name} opens on {node.name}, which is not usable")
-            self._check(node.labels.get(labels.flavor) == spec.resources.gpu_type, "flavor", f"{lease.name} on {node.name}")
+            self._check(
+                node.labels.get(labels.flavor) == spec.resources.gpu_type, "flavor", f"{lease.name} on {node.name}"
+            )
             whole = len(set(lease.slots)) == spec.pod_gpus and all(0 <= slot < node.gpus for slot in lease.slots)
             self._check(whole, "pod", f"{lease.name} holds slots {lease.slots} of {node.name}")
             if spec.locality.location_policy is LocationPolicy.REQUIRE:
@@ -294,8 +304,12 @@ class Auditor:
         for group in range(-(-width // size)):
             active = sum(each.gpus for each in opened if each.group == group and each.role is Role.ACTIVE)
             spares = sum(each.gpus for each in opened if each.group == group and each.role is Role.SPARE)
-            self._check(active == min(size, width - group * size), "group", f"group {group} of {run.key} has {active} GPUs")
-            self._check(spares == spec.spares_per_group, "spares", f"group {group} of {run.key} has {spares} spare GPUs")
+            self._check(
+                active == min(size, width - group * size), "group", f"group {group} of {run.key} has {active} GPUs"
+            )
+            self._check(
+                spares == spec.spares_per_group, "spares", f"group {group} of {run.key} has {spares} spare GPUs"
+            )
 
     def usable(self, node: Node) -> bool:
         """Whether new work may lie on a node."""
@@ -314,7 +328,9 @@ class Auditor:
             return
         relation = self.books.relation(run.spec, payer.budget, terms)
         self._check(relation is payer.fund, "payer", f"{where} pays as {payer.fund.value}, not as {relation}")
-        self._check(payer.owner == self.books.budgets[payer.budget].owner, "payer", f"{where}: {payer.owner} does not own it")
+        self._check(
+            payer.owner == self.books.budgets[payer.budget].owner, "payer", f"{where}: {payer.owner} does not own it"
+        )
         self._check(terms.flavor == run.spec.resources.gpu_type, "payer", f"{where} has another flavor")
         self._check(is_open(terms, self._at), "payer", f"{where} is closed")
         if payer.fund is Fund.BORROWED:
@@ -344,19 +360,29 @@ class Auditor:
                 self._check(rides or bound is None or lent <= bound, "lending", f"{where} lends {lent} of {bound}")
                 hours = books.consumed(now, budget, terms.name, lent=True)
                 hours += books.committed(now, budget, terms.name, lent=True)
-                self._check(policy.max_gpu_hours is None or hours <= policy.max_gpu_hours, "lending", f"{where}: {hours}")
+                self._check(
+                    policy.max_gpu_hours is None or hours <= policy.max_gpu_hours, "lending", f"{where}: {hours}"
+                )
         for cap in spec.aggregate_caps:
             if any(each.payer.envelope in cap.envelopes for each in new):
                 used = books.used(budget, *cap.envelopes)
                 bound = cap.max_concurrency
-                self._check(rides or bound is None or used <= bound, "aggregate", f"{budget}#{cap.name}: {used} of {bound}")
+                self._check(
+                    rides or bound is None or used <= bound, "aggregate", f"{budget}#{cap.name}: {used} of {bound}"
+                )
                 spent = books.consumed(now, budget, *cap.envelopes) + books.committed(now, budget, *cap.envelopes)
-                self._check(cap.max_gpu_hours is None or spent <= cap.max_gpu_hours, "aggregate", f"{budget}#{cap.name}: {spent}")
+                self._check(
+                    cap.max_gpu_hours is None or spent <= cap.max_gpu_hours,
+                    "aggregate",
+                    f"{budget}#{cap.name}: {spent}",
+                )
 
     def _closed(self, event: ev.LeasesClosed) -> None:
         run = self._live(event.run)
         going = [each for each in run.open if not event.names or each.name in event.names]
-        self._check(len(going) == (len(event.names) or len(run.open)), "close", f"{run.key}: {event.names} are not all open")
+        self._check(
+            len(going) == (len(event.names) or len(run.open)), "close", f"{run.key}: {event.names} are not all open"
+        )
         self._check(bool(going), "close", f"{run.key} closes nothing")
         if event.reason is Reason.NodeFailure:
             there = all(each.node in self.failed for each in going)
@@ -364,7 +390,9 @@ class Auditor:
         if event.reason in (Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn):
             self._cut(run, event.reason, going)
         elif event.reason is Reason.BudgetExhausted:
-            over = any(ends is not None and ends <= self._at for unit, ends in self.overdrawn.items() if unit[0] == run.key)
+            over = any(
+                ends is not None and ends <= self._at for unit, ends in self.overdrawn.items() if unit[0] == run.key
+            )
             self._check(over, "drain", f"{run.key} was drained before its grace was over")
         for lease in going:
             lease.end = self._at
@@ -381,7 +409,9 @@ class Auditor:
             return
         groups = {unit[3] for unit in self.overdrawn if unit[0] == run.key}
         whole = len(going) == len(run.open)
-        fair = bool(groups) if whole else run.spec.malleable is not None and bool(groups & {each.group for each in going})
+        fair = (
+            bool(groups) if whole else run.spec.malleable is not None and bool(groups & {each.group for each in going})
+        )
         self._check(fair, "cut", f"{run.key} is covered and was cut")
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:

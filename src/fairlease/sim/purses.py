@@ -104,7 +104,11 @@ class Purses:
             names = tuple(name for name in alike if rng.random() < 0.7) or (alike[0],)
             width = None if rng.random() < 0.3 else rng.choice((4, 8, 12, 24))
             hours = rng.choice((2, 8, 32)) * HOUR if width is None or rng.random() < 0.3 else None
-            caps.append(AggregateCap(name=f"c{index}", flavor=flavor, envelopes=names, max_concurrency=width, max_gpu_hours=hours))
+            caps.append(
+                AggregateCap(
+                    name=f"c{index}", flavor=flavor, envelopes=names, max_concurrency=width, max_gpu_hours=hours
+                )
+            )
         return replace(spec, aggregate_caps=tuple(caps))
 
     def edited(self, spec: BudgetSpec, now: int) -> BudgetSpec:
@@ -131,10 +135,14 @@ class Purses:
     def _changed(self, envelope: Envelope, now: int) -> Envelope:
         rng = self.rng
         kind = rng.random()
+        if kind < 0.15:
+            return replace(envelope, concurrency=64, max_gpu_hours=None, start=None, end=None)
         if kind < 0.4:
             return replace(envelope, concurrency=rng.choice((1, 2, 4, 6, 8, 16, 32)))
         if kind < 0.6:
-            return replace(envelope, max_gpu_hours=None if rng.random() < 0.3 else rng.choice((1, 2, 8, 32, 128)) * HOUR)
+            return replace(
+                envelope, max_gpu_hours=None if rng.random() < 0.3 else rng.choice((1, 2, 8, 32, 128)) * HOUR
+            )
         if kind < 0.8:
             start, end = self._window(now)
             return replace(envelope, start=start, end=end)

@@ -28,6 +28,9 @@ TIMERS_MAX = 400
 _CAPPED_BY_HOURS = (Reason.IntegralCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
 
 
+_AGAIN = "-again"
+
+
 class RandomReport(NamedTuple):
     """What came of a random film. `steps` is how far it was played: up to the first step that broke a claim."""
 
@@ -132,7 +135,9 @@ class Film:
             if due is None or due > until:
                 return
             self._tick(due, cmd.TimePassed())
-        self._blame("timers", f"{TIMERS_MAX} timers fired before {until}; the next is due at {self.scheduler.next_timer()}")
+        self._blame(
+            "timers", f"{TIMERS_MAX} timers fired before {until}; the next is due at {self.scheduler.next_timer()}"
+        )
 
     def _finish(self) -> None:
         """All that is due now settles; then nothing is due, and everybody agrees on what is true."""
@@ -193,7 +198,9 @@ class Film:
                     self._compare("consumed", part, consumed, books.consumed(now, budget, terms.name, lent=lent))
                     self._compare("committed", part, committed, books.committed(now, budget, terms.name, lent=lent))
                 held = [each for each in books.paid(budget, (terms.name,)) if each.end is None]
-                owed = sum(each.gpus for each in held if each.role is Role.ACTIVE and each.unit in self.auditor.overdrawn)
+                owed = sum(
+                    each.gpus for each in held if each.role is Role.ACTIVE and each.unit in self.auditor.overdrawn
+                )
                 spare = sum(each.gpus for each in held if each.role is Role.SPARE)
                 self._compare("classes", where, sum(account.gpus.values()), sum(each.gpus for each in held))
                 self._compare("classes", where, (account.gpus["overdrawn"], account.gpus["spare"]), (owed, spare))
@@ -219,13 +226,17 @@ class Film:
         self._compare("nodes", "all", sorted(capacity.nodes), sorted(self.auditor.nodes))
         for name, state in capacity.nodes.items():
             free = ((1 << self.auditor.peaks[name]) - 1) & ~taken.get(name, 0)
-            self._compare("slots", name, (state.free, state.barred is None), (free, self.auditor.usable(self.auditor.nodes[name])))
+            self._compare(
+                "slots", name, (state.free, state.barred is None), (free, self.auditor.usable(self.auditor.nodes[name]))
+            )
         for pool in capacity.pools.values():
             rooms = [state.room for domain in pool.domains.values() for state in domain.nodes.values()]
             self._compare("slots", pool.flavor, pool.free, sum(rooms))
             for domain in pool.by_hole(0):
                 mine = [state.room for state in domain.nodes.values()]
-                self._compare("slots", domain.name, (domain.free, domain.pods(2)), (sum(mine), sum(room // 2 for room in mine)))
+                self._compare(
+                    "slots", domain.name, (domain.free, domain.pods(2)), (sum(mine), sum(room // 2 for room in mine))
+                )
 
     def _nobody_could_start(self) -> None:
         """Work conservation: what waits could not start, neither when all are tried again nor when asked for anew."""
@@ -238,13 +249,13 @@ class Film:
         for run in [run for run in waiting if run.reason is not Reason.Following][-2:]:
             latest = run.spec.runtime.latest_start
             if latest is None or latest > self.now:
-                with self.scheduler.what_if(self.now, cmd.Submit(Key(f"{run.key}-again"), run.spec)) as decision:
+                with self.scheduler.what_if(self.now, cmd.Submit(Key(run.key + _AGAIN), run.spec)) as decision:
                     self._check_idle(f"like {run.key}", decision.events)
 
     def _check_idle(self, what: str, events: tuple[ev.AnyEvent, ...]) -> None:
         """No start; save one whose hours were too few until time itself made the rest of the window cheaper."""
         for event in events:
             if isinstance(event, ev.LeasesOpened):
-                run = self.auditor.runs.get(event.run)
-                if run is None or run.reason not in _CAPPED_BY_HOURS:
+                run = self.auditor.runs[Key(event.run.removesuffix(_AGAIN))]
+                if run.reason not in _CAPPED_BY_HOURS:
                     self._blame("work conservation", f"{event.run} starts when {what}")
