@@ -13,11 +13,10 @@ import random
 import time
 from typing import NamedTuple
 
-from bench.synthetic import Figures, asked, cluster, progress, request, run_key
+from bench.synthetic import Figures, asked, cluster, progress, request, run_key, spread
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.model.amount import HOUR, MINUTE, SECOND
-from fairlease.scheduler import Tick
 
 NODES = 5_000
 RUNS = 10_000
@@ -46,13 +45,15 @@ class Loop:
         self.durations: dict[str, tuple[int, int]] = {}
         self.coming = 0
         self.done = 0
+        self.submitted: list[float] = []
+        self.ended: list[float] = []
         self.waiting_least = load.runs
 
     def step(self, at: int) -> None:
         """Everything that ends until `at`, and one submission then."""
         while self.ends and self.ends[0][0] <= at:
             when, number = heapq.heappop(self.ends)
-            self.follow(when, self.scheduler.tick(when, cmd.WorkEnded(run_key(number), 1, 0)))
+            self.tick(when, cmd.WorkEnded(run_key(number), 1, 0), self.ended)
             self.done += 1
         self.submit(at)
 
@@ -62,10 +63,13 @@ class Loop:
         spec = request(self.random.randrange(BUDGETS), gpus, group=min(gpus, 32), limit=limit)
         self.durations[run_key(number)] = (number, self.random.randrange(30 * MINUTE, 3 * HOUR))
         self.coming += 1
-        self.follow(at, self.scheduler.tick(at, asked(number, spec)))
+        self.tick(at, asked(number, spec), self.submitted)
 
-    def follow(self, at: int, tick: Tick) -> None:
-        """What a theatre does: what was started will end."""
+    def tick(self, at: int, command: cmd.AnyCommand, seconds: list[float]) -> None:
+        """Have it decided, and do what a theatre does: what was started will end."""
+        began = time.perf_counter()
+        tick = self.scheduler.tick(at, command)
+        seconds.append(time.perf_counter() - began)
         for event in tick.decision.events:
             if isinstance(event, ev.LeasesOpened):
                 number, duration = self.durations.pop(event.run)
@@ -86,6 +90,8 @@ class Loop:
             at += load.gap
             self.step(at)
         gc.collect()
+        self.submitted.clear()
+        self.ended.clear()
         marks, first, cpu = [time.perf_counter()], self.done, time.process_time()
         while self.done - first < load.runs:
             at += load.gap
@@ -103,6 +109,8 @@ class Loop:
             "shapes": len(self.scheduler.state.queue.shapes),
             "runs_per_second": round(ended / (marks[-1] - marks[0])),
             "runs_per_cpu_second": round(ended / (time.process_time() - cpu)),
+            "submit_median_ms": spread(self.submitted)["median_ms"],
+            "end_median_ms": spread(self.ended)["median_ms"],
             "quarters_s": [round(each, 3) for each in quarters],
             "last_over_first_quarter": round(quarters[-1] / quarters[0], 2),
         }

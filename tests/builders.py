@@ -209,7 +209,7 @@ def _follow(event: ev.AnyEvent, leases: dict[str, tuple[ev.Cell, Payer]], lost: 
             leases[f"{split(event.run)[1]}-{event.attempt}-{each.number}"] = (each, event.payers[each.payer])
     elif isinstance(event, ev.LeasesClosed):
         for name in event.names or tuple(leases):
-            del leases[name]
+            leases.pop(name, None)
         units = {(payer.envelope, group) for each, payer in leases.values() for group in (-1, each.group)}
         lost &= units
     elif isinstance(event, ev.CoverLost):

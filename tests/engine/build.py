@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
+from fairlease.ledger.account import Account
 from fairlease.ledger.live import RunState
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import LeaseQuery, LeaseRow
@@ -16,7 +17,6 @@ from fairlease.model.lease import Role
 from fairlease.model.node import Node
 from fairlease.model.record import key
 from fairlease.model.run import Follow, Funding, Locality, LocationPolicy, Malleable, Resources, RunSpec, Runtime
-from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim.auditor import Auditor
 
@@ -43,33 +43,34 @@ __all__ = [
 ]
 
 
-def node(name: str, gpus: int = 8, domain: str = "A", region: str = "west", flavor: str = FLAVOR, **more: Any) -> Node:
+def node(name: str, gpus: int = 8, domain: str = "A", region: str = "west", flavor: str = FLAVOR, **more: Any) -> Node:  # noqa: ANN401 - handed on to the record as it is
     """A node of one cluster per region."""
     labels = {"region": region, "cluster": f"{region}-1", "fabric.domain": domain, "gpu.flavor": flavor}
     return Node(name=name, labels=labels | more.pop("labels", {}), gpus=gpus, **more)
 
 
-def envelope(name: str = "e", concurrency: int = 64, **more: Any) -> Envelope:
+def envelope(name: str = "e", concurrency: int = 64, **more: Any) -> Envelope:  # noqa: ANN401 - handed on to the record
     """An envelope whose money may be spent everywhere, unless told otherwise."""
-    return Envelope(**{"name": name, "flavor": FLAVOR, "selector": {"region": "*"}, "concurrency": concurrency} | more)
+    flavor, selector = more.pop("flavor", FLAVOR), more.pop("selector", {"region": "*"})
+    return Envelope(name=name, flavor=flavor, selector=selector, concurrency=concurrency, **more)
 
 
-def lending(**more: Any) -> Lending:
+def lending(**more: Any) -> Lending:  # noqa: ANN401 - handed on to the record as it is
     """A policy that lends to everyone, unless told otherwise."""
     return Lending(**{"allow": True} | more)
 
 
-def cap(name: str, envelopes: Iterable[str], **more: Any) -> AggregateCap:
+def cap(name: str, envelopes: Iterable[str], **more: Any) -> AggregateCap:  # noqa: ANN401 - handed on to the record as it is
     """An aggregate cap."""
     return AggregateCap(name=name, flavor=FLAVOR, envelopes=tuple(envelopes), **more)
 
 
-def budget(owner: str, *envelopes: Envelope, **more: Any) -> BudgetSpec:
+def budget(owner: str, *envelopes: Envelope, **more: Any) -> BudgetSpec:  # noqa: ANN401 - handed on to the record as it is
     """A Budget; without envelopes, one of 64 GPUs."""
     return BudgetSpec(owner=owner, envelopes=envelopes or (envelope(),), **more)
 
 
-def run(owner: str, total: int, pod: int = 1, **more: Any) -> RunSpec:
+def run(owner: str, total: int, pod: int = 1, **more: Any) -> RunSpec:  # noqa: ANN401 - handed on to the record as it is
     """A run; keywords of locality, runtime and funding stand beside those of the run itself."""
     parts = {name: {field: more.pop(field) for field in fields & more.keys()} for name, fields in (
         ("locality", _LOCALITY), ("runtime", _RUNTIME), ("funding", _FUNDING),
@@ -118,7 +119,7 @@ class World:
         assert self.auditor.violations == []
         return done
 
-    def set(self, *things: Node | BudgetSpec) -> Tick:
+    def write(self, *things: Node | BudgetSpec) -> Tick:
         """Write nodes and Budgets; a Budget is named after its owner."""
         return self.tick(*(self._setting(thing) for thing in things))
 
@@ -187,11 +188,6 @@ class World:
         """Every event of a kind, in order."""
         return [event for entry in self.store.entries() for event in entry.events if isinstance(event, kind)]
 
-    def account(self, owner: str, name: str = "e") -> Any:
+    def account(self, owner: str, name: str = "e") -> Account:
         """The books of an envelope."""
         return self.scheduler.state.account(key(owner.replace(":", "-")), name)
-
-
-def reasons(*names: str) -> list[Reason]:
-    """Reasons by name."""
-    return [Reason(name) for name in names]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tests.engine.build import HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
+
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.model.budget import OnExhaustion, PreActivation
 from fairlease.model.record import key
 from fairlease.model.run import OnPreempt
-from tests.engine.build import HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
 
 NODES = tuple(node(f"a{each}") for each in range(4))
 DRAIN = OnExhaustion.DRAIN
@@ -57,7 +58,7 @@ def test_a_bill_has_each_gpu_hour_in_exactly_one_class() -> None:
                   budget("rich", envelope(lending=lending())))  # fmt: skip
     world.submit("r", run("org:a", 6, allow_borrow=True, sponsors=("rich",)))
     world.wait(HOUR)
-    world.set(budget("org:a", envelope(concurrency=1)))
+    world.write(budget("org:a", envelope(concurrency=1)))
     world.wait(HOUR)
     bill = world.run("r").bill(world.now)
     assert (bill.owned, bill.shared, bill.borrowed, bill.overdrawn) == (2 * HOUR, 4 * HOUR, 4 * HOUR, 2 * HOUR)
@@ -71,11 +72,11 @@ def test_an_edit_of_the_window_counts_what_was_consumed_inside_it() -> None:
     world.end("r")
     world.wait(HOUR)
     assert world.account("org").consumed(world.now) == 16 * HOUR
-    world.set(budget("org", envelope(max_gpu_hours=100 * HOUR, start=T0 + HOUR)))
+    world.write(budget("org", envelope(max_gpu_hours=100 * HOUR, start=T0 + HOUR)))
     assert world.account("org").consumed(world.now) == 8 * HOUR
-    world.set(budget("org", envelope(max_gpu_hours=100 * HOUR, end=T0 + 30 * MINUTE)))
+    world.write(budget("org", envelope(max_gpu_hours=100 * HOUR, end=T0 + 30 * MINUTE)))
     assert world.account("org").consumed(world.now) == 4 * HOUR
-    world.set(budget("org", envelope(max_gpu_hours=100 * HOUR)))
+    world.write(budget("org", envelope(max_gpu_hours=100 * HOUR)))
     assert world.account("org").consumed(world.now) == 16 * HOUR
 
 
@@ -84,7 +85,7 @@ def test_an_envelope_that_is_removed_and_comes_back_remembers_its_past() -> None
     world.submit("r", run("org", 8, max_duration=HOUR))
     world.wait(HOUR)
     world.tick(cmd.RemoveBudget(key("org")))
-    world.set(budget("org", envelope(max_gpu_hours=10 * HOUR)))
+    world.write(budget("org", envelope(max_gpu_hours=10 * HOUR)))
     assert world.account("org").consumed(world.now) == 8 * HOUR
     assert world.submit("next", run("org", 8, max_duration=HOUR)) == "IntegralCapExceeded"
 
@@ -93,11 +94,11 @@ def test_the_oldest_work_is_covered_first_and_the_next_is_tried() -> None:
     world = World(*NODES, budget("org", envelope(concurrency=20)))
     for name, gpus in (("old", 8), ("middle", 8), ("young", 4)):
         world.submit(name, run("org", gpus))
-    world.set(budget("org", envelope(concurrency=12)))
+    world.write(budget("org", envelope(concurrency=12)))
     assert world.overdrawn() == {"middle"}
-    world.set(budget("org", envelope(concurrency=8)))
+    world.write(budget("org", envelope(concurrency=8)))
     assert world.overdrawn() == {"middle", "young"}
-    world.set(budget("org", envelope(concurrency=20)))
+    world.write(budget("org", envelope(concurrency=20)))
     assert world.overdrawn() == set()
 
 
@@ -107,7 +108,7 @@ def test_a_closed_window_leaves_all_overdrawn_and_a_moved_one_covers_again() -> 
     world.wait(HOUR)
     assert world.overdrawn() == {"r"}
     assert world.submit("late", run("org", 1)) == "WindowClosed"
-    world.set(budget("org", envelope(end=T0 + 3 * HOUR)))
+    world.write(budget("org", envelope(end=T0 + 3 * HOUR)))
     assert world.overdrawn() == set()
     assert world.how("late") == "Running"
 
@@ -119,7 +120,7 @@ def test_used_up_hours_leave_all_overdrawn_at_their_exact_time() -> None:
     lost = world.told(ev.CoverLost)
     assert [(each.run, each.reason.value) for each in lost] == [("default/r", "IntegralCapExceeded")]
     assert world.run("r").bill(world.now).overdrawn == 8 * HOUR
-    world.set(budget("org", envelope(max_gpu_hours=80 * HOUR)))
+    world.write(budget("org", envelope(max_gpu_hours=80 * HOUR)))
     assert world.overdrawn() == set()
 
 
@@ -129,9 +130,9 @@ def test_an_aggregate_cap_of_hours_runs_out_at_its_exact_time() -> None:
     limit = cap("both", ["early", "late"], max_gpu_hours=16 * HOUR)
     world = World(*NODES, budget("org", early, late, aggregate_caps=(limit,)))
     world.submit("r1", run("org", 8))
-    world.set(budget("org", early, late, aggregate_caps=(limit,)))
+    world.write(budget("org", early, late, aggregate_caps=(limit,)))
     with_late = budget("org", envelope("early", 1, end=T0 + HOUR), late, aggregate_caps=(limit,))
-    world.set(with_late)
+    world.write(with_late)
     world.submit("r2", run("org", 8))
     world.wait(10 * HOUR)
     turned = [entry.at for entry in world.store.entries() for each in entry.events
@@ -142,7 +143,7 @@ def test_an_aggregate_cap_of_hours_runs_out_at_its_exact_time() -> None:
 def test_an_envelope_that_lost_its_hours_cap_is_never_told_exhausted() -> None:
     world = World(*NODES, budget("org", envelope(max_gpu_hours=8 * HOUR)))
     world.submit("r", run("org", 8))
-    world.set(budget("org", envelope()))
+    world.write(budget("org", envelope()))
     world.wait(2 * HOUR)
     assert world.told(ev.EnvelopeTurned) == []
     assert world.overdrawn() == set()
@@ -151,7 +152,7 @@ def test_an_envelope_that_lost_its_hours_cap_is_never_told_exhausted() -> None:
 def test_a_removed_envelope_leaves_its_work_overdrawn_for_good() -> None:
     world = World(*NODES, budget("org", envelope("a"), envelope("b")))
     world.submit("r", run("org", 8))
-    world.set(budget("org", envelope("b")))
+    world.write(budget("org", envelope("b")))
     assert world.overdrawn() == {"r"}
     world.submit("other", run("org", 8))
     world.end("other")
@@ -162,7 +163,7 @@ def test_a_removed_envelope_leaves_its_work_overdrawn_for_good() -> None:
 def test_held_work_goes_on_until_somebody_funded_needs_its_gpus() -> None:
     world = World(*NODES[:2], budget("org"), budget("lab"))
     world.submit("r", run("org", 16, 8))
-    world.set(budget("org", envelope(concurrency=8)))
+    world.write(budget("org", envelope(concurrency=8)))
     world.wait(5 * HOUR)
     assert world.how("r") == "Running"
     assert world.submit("claim", run("lab", 8, 8)) == "Running"
@@ -184,7 +185,7 @@ def test_room_that_comes_back_before_the_grace_is_over_saves_drained_work() -> N
     world = World(*NODES, budget("org", envelope(end=T0 + HOUR, on_exhaustion=DRAIN)))
     world.submit("r", run("org", 8, checkpoint=10 * MINUTE))
     world.wait(HOUR + 5 * MINUTE)
-    world.set(budget("org", envelope(end=T0 + 5 * HOUR, on_exhaustion=DRAIN)))
+    world.write(budget("org", envelope(end=T0 + 5 * HOUR, on_exhaustion=DRAIN)))
     world.wait(HOUR)
     assert world.how("r") == "Running"
 
@@ -192,16 +193,16 @@ def test_room_that_comes_back_before_the_grace_is_over_saves_drained_work() -> N
 def test_an_elastic_run_gives_up_overdrawn_groups_and_ends_on_its_grid() -> None:
     world = World(*NODES, budget("org", envelope(on_exhaustion=DRAIN)))
     world.submit("r", run("org", 24, 4, elastic=(8, 24, 8)))
-    world.set(budget("org", envelope(concurrency=20, on_exhaustion=DRAIN)))
+    world.write(budget("org", envelope(concurrency=20, on_exhaustion=DRAIN)))
     assert world.run("r").width == 16, "one group of 4 is half a step: another goes with it"
-    world.set(budget("org", envelope(concurrency=2, on_exhaustion=DRAIN)))
+    world.write(budget("org", envelope(concurrency=2, on_exhaustion=DRAIN)))
     assert world.how("r") == "BudgetExhausted"
 
 
 def test_a_claim_takes_only_the_overdrawn_groups_it_needs() -> None:
     world = World(*NODES[:2], budget("org"), budget("lab"))
     world.submit("r", run("org", 16, 4, elastic=(4, 16, 4)))
-    world.set(budget("org", envelope(concurrency=2)))
+    world.write(budget("org", envelope(concurrency=2)))
     world.submit("claim", run("lab", 4, 4))
     assert world.how("claim") == "Running"
     assert (world.how("r"), world.run("r").width) == ("Running", 12)

@@ -274,7 +274,7 @@ def test_a_look_ahead_at_other_budgets_leaves_no_family_behind() -> None:
     world = World(*NODES, budget("org", envelope("a")))
     with world.scheduler.what_if(world.now, cmd.SetBudget(key("org"), budget("org", envelope("b")))):
         assert world.scheduler.engine.family.asked(("org", False, ())) == {("default/org", "b")}
-    world.set(budget("org", envelope("c", 8)))
+    world.write(budget("org", envelope("c", 8)))
     assert world.submit("r", run("org", 8)) == "Running"
     assert world.payers("r") == {"org/c": 8}
 
@@ -284,7 +284,7 @@ def test_a_lack_of_money_is_no_reason_to_cut_anybody() -> None:
     world = World(*NODES, budget("org", envelope(concurrency=8)), budget("org:a", envelope(concurrency=16)))
     world.submit("old", run("org:a", 8, 8))
     world.submit("young", run("org:a", 8, 8))
-    world.set(budget("org:a", envelope(concurrency=12)))
+    world.write(budget("org:a", envelope(concurrency=12)))
     assert world.overdrawn() == {"young"}
     assert world.submit("claim", run("org:a", 16, 4, elastic=(8, 16, 4))) == "Running"
     assert world.run("claim").width == 8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
+
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
@@ -9,7 +11,6 @@ from fairlease.model.config import Config
 from fairlease.model.record import key
 from fairlease.model.run import OnPreempt
 from fairlease.reason import Reason
-from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
 
 ORG = budget("org", envelope(concurrency=512))
 
@@ -229,8 +230,8 @@ def test_a_node_that_held_only_a_spare_takes_only_the_spare_with_it() -> None:
 def test_a_cordon_or_a_brief_silence_is_no_failure() -> None:
     world = World(node("a0"), ORG)
     world.submit("r", run("org", 8))
-    world.set(node("a0", cordoned=True))
-    world.set(node("a0", ready=False))
+    world.write(node("a0", cordoned=True))
+    world.write(node("a0", ready=False))
     world.wait(HOUR)
     assert world.how("r") == "Running"
 
@@ -238,7 +239,7 @@ def test_a_cordon_or_a_brief_silence_is_no_failure() -> None:
 def test_a_silent_node_fails_when_its_pods_are_dead_and_the_debounce_is_over() -> None:
     world = World(node("a0"), ORG)
     world.submit("r", run("org", 8))
-    world.set(node("a0", ready=False, pods_dead=True))
+    world.write(node("a0", ready=False, pods_dead=True))
     world.wait(59_999)
     assert world.how("r") == "Running"
     world.wait(1)
@@ -248,7 +249,7 @@ def test_a_silent_node_fails_when_its_pods_are_dead_and_the_debounce_is_over() -
 def test_a_longer_debounce_holds_for_nodes_that_are_silent_already() -> None:
     world = World(node("a0"), ORG)
     world.submit("r", run("org", 8))
-    world.set(node("a0", ready=False, pods_dead=True))
+    world.write(node("a0", ready=False, pods_dead=True))
     world.tick(cmd.Configure(Config(node_debounce=10 * MINUTE)))
     world.wait(9 * MINUTE)
     assert world.how("r") == "Running"
@@ -259,9 +260,9 @@ def test_a_longer_debounce_holds_for_nodes_that_are_silent_already() -> None:
 def test_a_fenced_node_fails_at_once_and_is_used_again_when_it_returns() -> None:
     world = World(node("a0"), ORG)
     world.submit("r", run("org", 8, on_preempt=OnPreempt.REQUEUE))
-    world.set(node("a0", fenced=True))
+    world.write(node("a0", fenced=True))
     assert world.how("r") == "NoRoom"
-    world.set(node("a0"))
+    world.write(node("a0"))
     assert world.how("r") == "Running"
 
 
@@ -276,7 +277,7 @@ def test_a_look_ahead_at_cuts_and_requeues_leaves_no_trace() -> None:
     with world.scheduler.what_if(
         world.now, cmd.WorkEnded(key("wait"), 1, 0), cmd.Submit(key("claim"), run("lab", 8))
     ) as seen:
-        assert any(isinstance(event, ev.RunRequeued) or isinstance(event, ev.LeasesOpened) for event in seen.events)
+        assert any(isinstance(event, ev.RunRequeued | ev.LeasesOpened) for event in seen.events)
     assert snapshot.freeze(world.scheduler.state) == before
     queue = world.scheduler.state.queue
     assert [run.key for shape in queue.shapes.values() for run in shape.runs.values()] == ["default/also"]

@@ -80,6 +80,10 @@ TABLE = {
         (node("a0", 4, domain="A"), node("b0", 8, domain="B"), node("b1", 4, domain="B")),
         run("org", 4, 4, group_gpus=4, spares=4), "Running", ["b1"], ["b0"],
     ),
+    "spares lie off the active nodes whenever some choice of nodes allows it": Case(
+        (node("a0", 2), node("a1", 3), node("a2", 4)), run("org", 3, 1, group_gpus=3, spares=6), "Running",
+        ["a1"] * 3, ["a0"] * 2 + ["a2"] * 4,
+    ),
     "every group has its spares": Case(
         (node("a0"), node("a1"), node("a2")), run("org", 8, 4, group_gpus=4, spares=4), "Running",
         ["a0", "a0"], ["a1", "a1"],
@@ -146,26 +150,26 @@ def test_a_hole_of_4_and_4_is_no_room_until_one_node_is_free() -> None:
 def test_a_full_node_that_lost_a_gpu_keeps_its_work_and_blocks_nobody() -> None:
     world = World(node("a0"), node("a1"), ORG)
     world.submit("old", run("org", 8, 8))
-    world.set(node("a0", gpus=7), node("a1", gpus=8))
+    world.write(node("a0", gpus=7), node("a1", gpus=8))
     assert world.how("old") == "Running"
     assert world.submit("new", run("org", 8, 8)) == "Running"
     assert world.nodes("new") == ["a1"]
     world.end("old")
     assert world.submit("next", run("org", 1)) == "NoRoom"
-    world.set(node("a0"))
+    world.write(node("a0"))
     assert world.how("next") == "Running"
 
 
 def test_a_node_with_more_healthy_gpus_than_it_has_is_still_short() -> None:
     world = World(node("a0", 4), ORG)
-    world.set(node("a0", 2, healthy_gpus=4))
+    world.write(node("a0", 2, healthy_gpus=4))
     assert world.submit("r", run("org", 2)) == "NoRoom"
 
 
 def test_a_run_that_never_fits_starts_when_such_nodes_come() -> None:
     world = World(node("a0", 4), ORG)
     assert world.submit("r", run("org", 8, 8)) == "NeverFits"
-    world.set(node("a1"))
+    world.write(node("a1"))
     assert world.how("r") == "Running"
 
 
@@ -173,7 +177,7 @@ def test_a_relabelled_node_moves_to_its_new_domain_with_its_work() -> None:
     world = World(node("a0"), node("b0", domain="B"), ORG)
     world.submit("old", run("org", 4, 4))
     assert world.submit("pair", run("org", 12, 4, group_gpus=12)) == "NeverFits"
-    world.set(node("b0", domain="A"))
+    world.write(node("b0", domain="A"))
     assert world.how("pair") == "Running"
     assert world.how("old") == "Running"
 

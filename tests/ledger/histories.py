@@ -121,7 +121,8 @@ def _close(draw: st.DrawFn, sketch: Sketch) -> None:
 
 
 def _cover(draw: st.DrawFn, sketch: Sketch) -> None:
-    if sketch.lost and draw(st.booleans()):
+    again = draw(st.booleans())
+    if sketch.lost and again:
         run, envelope = draw(st.sampled_from(sorted(sketch.lost)))
         sketch.lost.discard((run, envelope))
         sketch.history.regains_cover(run, envelope)

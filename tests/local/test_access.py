@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import codecs
 import os
 import pwd
 import shutil
@@ -195,9 +197,11 @@ def test_an_ordinary_users_own_daemon_serves_its_user_alone() -> None:
     entry = pwd.getpwnam(ALICE)
     os.chown(place, entry.pw_uid, entry.pw_gid)
     stage = Stage(place / "home")
-    if (
-        child := os.fork()
-    ) == 0:  # not by a command: the Python of these tests may lie in a home that is closed to others
+    # Not by a command: the Python of these tests may lie in a home that is closed to others. So all of it is loaded first.
+    codecs.lookup("ascii")
+    asyncio.run(asyncio.to_thread(int))
+    child = os.fork()
+    if child == 0:
         try:
             os.setgroups([])
             os.setgid(entry.pw_gid)

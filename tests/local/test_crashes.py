@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
+import resource
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.local.stage import Stage, budget_object, run_object, until
+from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
 from fairlease.local.protocol import CallFailed
 
-ROUNDS = 24
+ROUNDS = 20
 LINES_MAX = 2_500
 ROUND_S = 1.0
 
@@ -87,3 +88,25 @@ def check_every_run(stage: Stage, diary: Path) -> None:
         assert sum(" after " in message and "GPU-hours" in message for message in story) == 1
     begun = Counter(diary.read_text().splitlines())
     assert set(begun.values()) == {1}
+
+
+def test_a_ledger_that_cannot_be_written_refuses_requests_and_loses_nothing(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as stage:
+        assert stage.process is not None
+        go = tmp_path / "go"
+        stage.call("submit", objects=[run_object("works", 4, f"until [ -e {go} ]; do sleep 0.02; done")])
+        until(stage.supervisors)
+        head = stage.call("status")["head"]
+        _, hard = resource.prlimit(stage.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
+        with pytest.raises(CallFailed) as refused:
+            stage.call("submit", objects=[run_object("refused", 1, "true")])
+        assert refused.value.error.reason == "Unavailable"
+        go.touch()
+        until(lambda: not stage.supervisors())
+        assert stage.call("status")["head"] == head, "what cannot be written has not happened"
+        assert stage.phase("works") == "Running"
+        resource.prlimit(stage.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        assert stage.ends("works")["phase"] == "Completed"
+        stage.call("submit", objects=[run_object("refused", 1, "true")])
+        assert stage.ends("refused")["phase"] == "Completed"
+        stage.audited()

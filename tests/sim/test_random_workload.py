@@ -6,14 +6,15 @@ import subprocess
 import sys
 
 import pytest
+from tests.engine.build import World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.model.record import key
+from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor import Auditor, Violation
 from fairlease.sim.trial import Film, run_random
-from tests.engine.build import World, budget, envelope, node, run
 
 STEPS = 150
 
@@ -116,7 +117,7 @@ def opened(**changes: object) -> ev.LeasesOpened:
     [
         ({"slot", "gang", "concurrency", "overdrawn"}, [opened()]),
         ({"terminal", "pending"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Completed),
-                        ev.RunEnded(run=key("held"), phase=ev.Phase.COMPLETED, reason=Reason.Completed, message="", attempt=1),
+                        ev.RunEnded(run=key("held"), phase=Phase.COMPLETED, reason=Reason.Completed, message="", attempt=1),
                         ev.RunDeferred(runs=(key("held"),), reason=Reason.NoRoom, message="")]),
         ({"outcome", "cut", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.ReclaimOpportunistic)]),
         ({"overdrawn"}, [ev.BudgetRemoved(budget=key("org"))]),

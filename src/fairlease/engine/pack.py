@@ -226,9 +226,10 @@ class Packer:
     def _fill_with_spares(self, domain: Domain, block: Block, group: int) -> None:
         self.own[domain.key] = domain
         rooms = self.rooms(domain)
-        tight = arrange(rooms, block, self.size)
-        dense = arrange(rooms[::-1], block, self.size)
-        active, spares, _ = tight if tight[2] >= dense[2] else dense
+        ways = [arrange(rooms, block, self.size), arrange(rooms[::-1], block, self.size)]
+        if max(apart for _, _, apart in ways) < block.spares:
+            ways.append(arrange(snug(rooms, block.active, self.size), block, self.size))
+        active, spares, _ = max(ways, key=lambda way: way[2])
         for node in active:
             self.take(group, node, spare=False)
         for node in spares:
@@ -247,6 +248,17 @@ def arrange(
     beside = [state for state in by_fit if state.node.name in used]
     spares = (apart + beside)[: block.spares]
     return active, spares, min(len(apart), block.spares)
+
+
+def snug(rooms: list[tuple[int, NodeState]], pods: int, size: int) -> list[tuple[int, NodeState]]:
+    """The same nodes, begun with a set of them that holds `pods` pods and has the fewest seats left over."""
+    sets: dict[int, tuple[int, ...]] = {0: ()}
+    for index, (room, _) in enumerate(rooms):
+        for seats, chosen in list(sets.items()):
+            if seats < pods:
+                sets.setdefault(seats + room // size, (*chosen, index))
+    first = sets[min(seats for seats in sets if seats >= pods)]
+    return [rooms[index] for index in first] + [item for index, item in enumerate(rooms) if index not in first]
 
 
 def could_fit(pool: Pool, need: Need) -> bool:

@@ -129,9 +129,11 @@ class Answers:
     async def cancel(self, caller: Caller, args: rq.Runs) -> Result:
         """End runs. Names that are wrong or another's refuse all; those that have ended already do not matter, unless all have."""
         runs = list(dict.fromkeys(rq.name_key(name) for name in args.runs))
-        for run in runs:
+        for index, run in enumerate(runs, 1):
             asked = self._found(run)
             rq.check(self._access.may_cancel(caller, run, asked.spec.owner, asked.by))
+            if index % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
         canceled: list[Key] = []
 
         def build(_: set[Key]) -> list[cmd.AnyCommand]:
@@ -191,7 +193,7 @@ class Answers:
         limit, now = rq.bounded(args.limit), self._daemon.now()
         over = args.all or args.phase in (Phase.COMPLETED.value, Phase.FAILED.value)
         names = [run.key for run in sorted(self._scheduler.state.runs.values(), key=lambda run: run.order)]
-        names += self._past.ended(limit) if over else []
+        names += await self._past.ended(limit) if over else []
         rows: list[Result] = []
         for index, name in enumerate(names):
             if len(rows) >= limit:

@@ -106,7 +106,7 @@ class Daemon:
         self.scheduler = Scheduler(self.store)
         self.hardware = hardware
         self.metrics = Metrics(self.scheduler.state)
-        self.past = Past(self.scheduler)
+        self.past = Past(self.scheduler, settings.ledger)
         self.access = Access(settings.machine)
         self.started_at = self.now()
         self.metrics_url: str | None = None
@@ -235,7 +235,8 @@ class Daemon:
         waits = [IDLE_S]
         timer = self.scheduler.next_timer()
         if timer is not None:
-            waits.append(max((timer - time.time_ns() // 1_000_000) / 1000, self._not_before - time.monotonic(), 0.001))
+            due_s = (timer - time.time_ns() // 1_000_000 + 1) / 1000  # a millisecond late rather than one early
+            waits.append(max(due_s, self._not_before - time.monotonic(), 0.001))
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
             waits.append(max(look_ms / 1000, 0.001))
@@ -254,7 +255,7 @@ class Daemon:
         except Conflict:
             self.log.critical("another writer appended to the ledger; stepping down")
             self._fail(jobs, Refused(fault(Fault.Stopping, "another writer appended to the ledger")))
-            self.stop()
+            raise
         except (sqlite3.Error, OSError) as error:
             self.log.exception("nothing was decided: the ledger cannot be written")
             self._fail(jobs, Refused(fault(Fault.Unavailable, f"the ledger cannot be written: {error}")))
@@ -295,7 +296,8 @@ class Daemon:
         begun = time.perf_counter()
         tick = self.scheduler.tick(self.now(), *commands, cmd.TimePassed())
         seconds = time.perf_counter() - begun
-        if tick.entry is None:
+        timer = self.scheduler.next_timer()
+        if tick.entry is None and timer is not None and timer <= self.now():
             self._not_before = time.monotonic() + AGAIN_S  # a timer that changes nothing must not spin
         self._keep(tick, seconds)
         at = skip

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fairlease.scheduler import Scheduler
 
 View = dict[str, Any]
-TRIAL = Key("default/a-run-that-might-be")
-"""The name of a run that is only thought of, where its own is taken. It is never written anywhere."""
+TRIAL = Key("?/run")
+"""The name of a run that is only thought of, where its own is taken. No real run can have it."""
 
 
 class Inquiry:

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from fairlease.ledger.sqlite_file import CannotOpen
+from fairlease.ledger.store import Conflict
 from fairlease.local.config import Settings
 from fairlease.local.daemon import serve
 from fairlease.local.gpus import discover
@@ -155,7 +157,7 @@ def _be_daemon(settings: Settings, ready: Callable[[], None], *, to_stderr: bool
         for problem in hardware.problems:
             log.warning("a GPU cannot be used", problem=problem)
         asyncio.run(serve(settings, hardware, log, ready))
-    except (CannotOpen, OSError) as error:
+    except (CannotOpen, Conflict, OSError, sqlite3.Error) as error:
         raise NotUp(str(error)) from error
     finally:
         os.close(lock)

@@ -6,15 +6,20 @@ that ended lately are kept as they were when they ended.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import asyncio
+from collections import OrderedDict, deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import view
 from fairlease.ledger import event as ev
+from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Ending
 from fairlease.model.record import Key, short, split
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairlease.ledger.store import Entry
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
@@ -35,8 +40,10 @@ class Asked(NamedTuple):
 class Past:
     """Looks runs up."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, ledger: Path) -> None:
         self._scheduler = scheduler
+        self._ledger = ledger
+        self._recent: deque[Key] = deque()  # in the order in which they ended, without a gap up to now
         self._ended: OrderedDict[Key, Asked] = OrderedDict()
         self._living = {
             run.key: Asked(run.key, run.spec, run.submitted_at, run.by) for run in scheduler.state.runs.values()
@@ -50,6 +57,9 @@ class Past:
             elif isinstance(event, ev.RunEnded):
                 asked = self._living.pop(event.run)
                 self._keep(asked._replace(ending=Ending(seq=entry.seq, at=entry.at, ended=event)))
+                self._recent.append(event.run)
+                if len(self._recent) > KEPT:
+                    self._recent.popleft()
 
     def find(self, run: Key) -> Asked | None:
         """A run by its name; None where there never was one."""
@@ -58,9 +68,17 @@ class Past:
             found = self._remember(run)
         return found
 
-    def ended(self, limit: int) -> list[Key]:
-        """The runs that ended last, the latest first."""
-        return [each.ended.run for each in self._scheduler.store.endings(limit)]
+    async def ended(self, limit: int) -> list[Key]:
+        """The runs that ended last, the latest first. What ended before this daemon came up is looked up beside the loop."""
+        known = len(self._recent)
+        if known < min(limit, len(self._scheduler.state.ended)):
+            found = await asyncio.to_thread(_look_back, self._ledger, limit, known)
+            listed = set(self._recent)  # some may have ended meanwhile
+            for asked in found:
+                if asked.run not in listed:
+                    self._keep(asked)
+                    self._recent.appendleft(asked.run)
+        return list(islice(reversed(self._recent), limit))
 
     def status(self, asked: Asked, now: int) -> dict[str, Any]:
         """How it stands."""
@@ -99,3 +117,14 @@ class Past:
         self._ended[asked.run] = asked
         while len(self._ended) > KEPT:
             self._ended.popitem(last=False)
+
+
+def _look_back(ledger: Path, limit: int, skip: int) -> list[Asked]:
+    """The runs that ended before the last `skip`, the latest first, up to `limit` in all."""
+    found = []
+    with SqliteStore(ledger, readonly=True) as store:
+        for ending in store.endings(limit)[skip:]:
+            submitted = store.story(ending.ended.run)[0]
+            assert isinstance(submitted.event, ev.RunSubmitted), "a story begins with the asking"
+            found.append(Asked(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending))
+    return found

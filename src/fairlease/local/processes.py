@@ -322,9 +322,10 @@ def account_of(by: str | None) -> User | None:
 
 
 def home_of(user: User | None) -> str:
-    """Where work begins that names no directory."""
+    """Where work begins that names no directory: at home, where that is a place one can go to."""
     home = Path.home() if user is None else Path(user.home)
-    return str(home) if home.is_dir() else "/"
+    usable = os.access(home, os.X_OK) if user is None else home.is_dir()
+    return str(home) if usable else "/"
 
 
 def boot_ms() -> int:

@@ -8,18 +8,18 @@ of all leases. A claim that does not hold becomes a `Violation`, with the entry 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.store import Entry
 from fairlease.model.config import Config
-from fairlease.model.lease import Fund, Payer, Role
-from fairlease.model.node import Node, matches
+from fairlease.model.lease import Fund, Role
+from fairlease.model.node import Node
 from fairlease.model.record import Key, split
-from fairlease.model.run import LocationPolicy, Phase, RunSpec
+from fairlease.model.run import Phase, RunSpec
 from fairlease.reason import Reason
-from fairlease.sim.bookkeeper import Books, Held, Unit, is_open, lends
+from fairlease.sim import admission
+from fairlease.sim.bookkeeper import Asked, Books, Held, Unit
 
 
 class Violation(NamedTuple):
@@ -28,34 +28,6 @@ class Violation(NamedTuple):
     seq: int
     claim: str
     message: str
-
-
-@dataclass(slots=True)
-class Asked:
-    """A run as the events tell it."""
-
-    key: Key
-    spec: RunSpec
-    submitted: int
-    attempt: int = 1
-    failures: int = 0
-    phase: Phase = Phase.PENDING
-    reason: Reason = Reason.Submitted
-    started: int | None = None
-    leases: list[Held] = field(default_factory=list)
-
-    @property
-    def deadline(self) -> int | None:
-        limit = self.spec.runtime.max_duration
-        return None if limit is None or self.started is None else self.started + limit
-
-    @property
-    def open(self) -> list[Held]:
-        return [each for each in self.leases if each.end is None]
-
-    @property
-    def over(self) -> bool:
-        return self.phase in (Phase.COMPLETED, Phase.FAILED)
 
 
 class Auditor:
@@ -71,11 +43,11 @@ class Auditor:
         self.runs: dict[Key, Asked] = {}
         self.overdrawn: dict[Unit, int | None] = {}
         self.spans: dict[Unit, list[tuple[int, int | None]]] = {}
+        self.at = 0
         self.names: set[tuple[str, str]] = set()
         self.violations: list[Violation] = []
         self._cuts: dict[tuple[Key, str], Reason] = {}
         self._seq = 0
-        self._at = 0
         self._hear: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
             ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
@@ -87,8 +59,8 @@ class Auditor:
 
     def witness(self, entry: Entry) -> None:
         """Hear one entry, event by event, and look at the whole when it is over."""
-        self._check(entry.seq == self._seq + 1 and entry.at >= self._at, "chain", "entries follow each other in time")
-        self._seq, self._at = entry.seq, entry.at
+        self._check(entry.seq == self._seq + 1 and entry.at >= self.at, "chain", "entries follow each other in time")
+        self._seq, self.at = entry.seq, entry.at
         self._cuts = {}
         for event in entry.events:
             self._hear[type(event)](event)
@@ -96,22 +68,20 @@ class Auditor:
 
     def settled(self, now: int) -> None:
         """When every timer up to `now` has fired: what is overdrawn, and what should have ended."""
-        self._at = max(self._at, now)
-        expected = self.books.uncovered(self._at)
+        self.at = max(self.at, now)
+        expected = self.books.uncovered(self.at)
         for unit in sorted(expected ^ set(self.overdrawn)):
             told = "is" if unit in self.overdrawn else "is not"
             self._check(holds=False, claim="overdrawn", message=f"{unit} {told} overdrawn in the ledger")
         for unit, ends in sorted(self.overdrawn.items()):
-            self._check(ends is None or ends > self._at, "drain", f"{unit} outlived its grace, which ended at {ends}")
+            self._check(ends is None or ends > self.at, "drain", f"{unit} outlived its grace, which ended at {ends}")
         for run in self.runs.values():
             if run.phase is Phase.RUNNING:
-                late = run.deadline is not None and run.deadline <= self._at
+                late = run.deadline is not None and run.deadline <= self.at
                 self._check(not late, "time limit", f"{run.key} runs past {run.deadline}")
             elif run.phase is Phase.PENDING and run.attempt == 1:
                 latest = run.spec.runtime.latest_start
-                self._check(
-                    latest is None or latest > self._at, "latest start", f"{run.key} still waits after {latest}"
-                )
+                self._check(latest is None or latest > self.at, "latest start", f"{run.key} still waits after {latest}")
 
     def _check(self, holds: bool, claim: str, message: str) -> None:  # noqa: FBT001 - it reads as a sentence: check that …
         if not holds:
@@ -171,7 +141,7 @@ class Auditor:
         terms = self.books.terms(event.budget, event.envelope)
         names = (event.envelope,) if cap is None else cap.envelopes
         limit = cap.max_gpu_hours if cap is not None else None if terms is None else terms.max_gpu_hours
-        spent = self.books.consumed(self._at, event.budget, *names)
+        spent = self.books.consumed(self.at, event.budget, *names)
         self._check(limit is not None and spent >= limit, "turn", f"{event} at {spent} of {limit}")
 
     # --- runs ----------------------------------------------------------------------------------------------------------
@@ -183,7 +153,7 @@ class Auditor:
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
         self._check(event.run not in self.runs, "name", f"a run {event.run} was there before")
-        self.runs[event.run] = Asked(event.run, event.spec, self._at)
+        self.runs[event.run] = Asked(event.run, event.spec, self.at)
 
     def _deferred(self, event: ev.RunDeferred) -> None:
         for key in event.runs:
@@ -209,11 +179,11 @@ class Auditor:
         self._check(event.bill == self.bill(run), "bill", f"{run.key}: {event.bill} is not {self.bill(run)}")
         if event.reason is Reason.TimeLimit:
             due = -1 if run.deadline is None else run.deadline
-            exact = due == self._at if self.punctual else -1 < due <= self._at
-            self._check(exact, "time limit", f"{run.key} ended at {self._at}, not {due}")
+            exact = due == self.at if self.punctual else -1 < due <= self.at
+            self._check(exact, "time limit", f"{run.key} ended at {self.at}, not {due}")
         if event.reason is Reason.LatestStartPassed:
             latest = run.spec.runtime.latest_start
-            self._check(latest is not None and latest <= self._at, "latest start", f"{run.key} ended before {latest}")
+            self._check(latest is not None and latest <= self.at, "latest start", f"{run.key} ended before {latest}")
         if event.reason is Reason.UpstreamFailed:
             above = [self.runs.get(each) for each in _upstream(run)]
             lost = any(each is not None and each.phase is Phase.FAILED for each in above)
@@ -225,12 +195,12 @@ class Auditor:
         sums = {"owned": 0, "shared": 0, "borrowed": 0, "overdrawn": 0, "spares": 0}
         sponsors: dict[str, int] = {}
         for lease in run.leases:
-            total = lease.integral(0, self._at)
+            total = lease.integral(0, self.at)
             if lease.role is Role.SPARE:
                 sums["spares"] += total
                 continue
             spans = self.spans.get(lease.unit, [])
-            owed = sum(lease.integral(begin, self._at if end is None else end) for begin, end in spans)
+            owed = sum(lease.integral(begin, self.at if end is None else end) for begin, end in spans)
             sums["overdrawn"] += owed
             sums[lease.payer.fund.value] += total - owed
             if lease.payer.fund is Fund.BORROWED:
@@ -249,20 +219,14 @@ class Auditor:
             all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows"
         )
         latest = run.spec.runtime.latest_start
-        timely = latest is None or run.attempt > 1 or self._at <= latest
+        timely = latest is None or run.attempt > 1 or self.at <= latest
         self._check(timely, "latest start", f"{run.key} starts after {latest}")
-        run.phase, run.started = Phase.RUNNING, self._at
+        run.phase, run.started = Phase.RUNNING, self.at
         opened = [self._lease(run, event, cell) for cell in event.cells]
-        self._places(run, opened)
-        for payer in event.payers:
-            self._pays(run, payer, [each for each in opened if each.payer == payer])
-        limit = run.spec.funding.max_borrow_gpus
-        borrowed = sum(each.gpus for each in opened if each.payer.fund is Fund.BORROWED)
-        self._check(limit is None or borrowed <= limit, "borrow limit", f"{run.key} borrows {borrowed} of {limit}")
         self.books.leases += opened
         run.leases += opened
-        for budget in sorted({payer.budget for payer in event.payers}):
-            self._capped(run, budget)
+        for claim, message in admission.faults(self, run, event.payers, opened):
+            self._check(holds=False, claim=claim, message=message)
 
     def _done(self, key: Key) -> bool:
         return key in self.runs and self.runs[key].phase is Phase.COMPLETED
@@ -274,42 +238,9 @@ class Auditor:
         self.names.add((namespace, name))
         return Held(
             name=name, run=run.key, group=cell.group, rank=cell.rank, node=cell.node, slots=cell.slots, role=cell.role,
-            payer=event.payers[cell.payer], serial=len(self.names), start=self._at, deadline=run.deadline,
+            payer=event.payers[cell.payer], serial=len(self.names), start=self.at, deadline=run.deadline,
             opportunistic=run.spec.opportunistic, elastic=run.spec.malleable is not None,
         )  # fmt: skip
-
-    def _places(self, run: Asked, opened: list[Held]) -> None:
-        """Pods whole, on nodes that may be used, groups in one domain each, and as many of each kind as asked."""
-        spec, labels = run.spec, self.config.labels
-        domains: dict[int, set[tuple[str, ...]]] = {}
-        for lease in opened:
-            node = self.nodes[lease.node]
-            self._check(self.usable(node), "node", f"{lease.name} opens on {node.name}, which is not usable")
-            self._check(
-                node.labels.get(labels.flavor) == spec.resources.gpu_type, "flavor", f"{lease.name} on {node.name}"
-            )
-            whole = len(set(lease.slots)) == spec.pod_gpus and all(0 <= slot < node.gpus for slot in lease.slots)
-            self._check(whole, "pod", f"{lease.name} holds slots {lease.slots} of {node.name}")
-            if spec.locality.location_policy is LocationPolicy.REQUIRE:
-                inside = matches(node.labels, spec.locality.location)
-                self._check(inside, "location", f"{lease.name} lies on {node.name}, outside the location")
-            domain = tuple(node.labels.get(each, "") for each in (labels.region, labels.cluster, labels.domain))
-            domains.setdefault(lease.group, set()).add(domain)
-        for group, found in domains.items():
-            self._check(len(found) == 1, "domain", f"group {group} of {run.key} lies in {sorted(found)}")
-        if not spec.locality.allow_cross_group_spread:
-            self._check(len(set.union(*domains.values())) == 1, "domain", f"{run.key} is spread")
-        size = spec.locality.group_gpus or spec.pod_gpus
-        width = sum(each.gpus for each in opened if each.role is Role.ACTIVE)
-        for group in range(-(-width // size)):
-            active = sum(each.gpus for each in opened if each.group == group and each.role is Role.ACTIVE)
-            spares = sum(each.gpus for each in opened if each.group == group and each.role is Role.SPARE)
-            self._check(
-                active == min(size, width - group * size), "group", f"group {group} of {run.key} has {active} GPUs"
-            )
-            self._check(
-                spares == spec.spares_per_group, "spares", f"group {group} of {run.key} has {spares} spare GPUs"
-            )
 
     def usable(self, node: Node) -> bool:
         """Whether new work may lie on a node."""
@@ -318,64 +249,6 @@ class Auditor:
         healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
         barred = node.name in self.failed or node.fenced or not node.ready or node.cordoned
         return labelled and not barred and healthy >= self.peaks[node.name]
-
-    def _pays(self, run: Asked, payer: Payer, leases: list[Held]) -> None:
-        """Whether this envelope may pay for this run, on these nodes, now, in this relation."""
-        terms = self.books.terms(payer.budget, payer.envelope)
-        where = f"{payer.budget}/{payer.envelope} for {run.key}"
-        self._check(terms is not None, "payer", f"{where} does not exist")
-        if terms is None:
-            return
-        relation = self.books.relation(run.spec, payer.budget, terms)
-        self._check(relation is payer.fund, "payer", f"{where} pays as {payer.fund.value}, not as {relation}")
-        self._check(
-            payer.owner == self.books.budgets[payer.budget].owner, "payer", f"{where}: {payer.owner} does not own it"
-        )
-        self._check(terms.flavor == run.spec.resources.gpu_type, "payer", f"{where} has another flavor")
-        self._check(is_open(terms, self._at), "payer", f"{where} is closed")
-        if payer.fund is Fund.BORROWED:
-            self._check(lends(terms, run.spec.owner), "payer", f"{where} does not lend")
-        for lease in leases:
-            here = matches(self.nodes[lease.node].labels, terms.selector)
-            self._check(here, "payer", f"{where} is spent on {lease.node}, where it may not be")
-
-    def _capped(self, run: Asked, budget: Key) -> None:
-        """No cap of a Budget that takes part is exceeded, its new leases included."""
-        spec, now, books = self.books.budgets[budget], self._at, self.books
-        new = [each for each in run.open if each.payer.budget == budget]
-        rides = run.spec.opportunistic
-        for terms in spec.envelopes:
-            mine = [each for each in new if each.payer.envelope == terms.name]
-            if not mine:
-                continue
-            where = f"{budget}/{terms.name}"
-            used = books.used(budget, terms.name)
-            self._check(rides or used <= terms.concurrency, "concurrency", f"{where}: {used} of {terms.concurrency}")
-            spent = books.consumed(now, budget, terms.name) + books.committed(now, budget, terms.name)
-            self._check(terms.max_gpu_hours is None or spent <= terms.max_gpu_hours, "hours", f"{where}: {spent}")
-            if any(each.payer.fund is Fund.BORROWED for each in mine):
-                policy = terms.lending
-                lent = books.used(budget, terms.name, lent=True)
-                bound = policy.max_concurrency
-                self._check(rides or bound is None or lent <= bound, "lending", f"{where} lends {lent} of {bound}")
-                hours = books.consumed(now, budget, terms.name, lent=True)
-                hours += books.committed(now, budget, terms.name, lent=True)
-                self._check(
-                    policy.max_gpu_hours is None or hours <= policy.max_gpu_hours, "lending", f"{where}: {hours}"
-                )
-        for cap in spec.aggregate_caps:
-            if any(each.payer.envelope in cap.envelopes for each in new):
-                used = books.used(budget, *cap.envelopes)
-                bound = cap.max_concurrency
-                self._check(
-                    rides or bound is None or used <= bound, "aggregate", f"{budget}#{cap.name}: {used} of {bound}"
-                )
-                spent = books.consumed(now, budget, *cap.envelopes) + books.committed(now, budget, *cap.envelopes)
-                self._check(
-                    cap.max_gpu_hours is None or spent <= cap.max_gpu_hours,
-                    "aggregate",
-                    f"{budget}#{cap.name}: {spent}",
-                )
 
     def _closed(self, event: ev.LeasesClosed) -> None:
         run = self._live(event.run)
@@ -391,11 +264,11 @@ class Auditor:
             self._cut(run, event.reason, going)
         elif event.reason is Reason.BudgetExhausted:
             over = any(
-                ends is not None and ends <= self._at for unit, ends in self.overdrawn.items() if unit[0] == run.key
+                ends is not None and ends <= self.at for unit, ends in self.overdrawn.items() if unit[0] == run.key
             )
             self._check(over, "drain", f"{run.key} was drained before its grace was over")
         for lease in going:
-            lease.end = self._at
+            lease.end = self.at
         for unit in [unit for unit in self.overdrawn if unit[0] == run.key]:
             if not any(each.unit == unit for each in run.open):
                 self._cover(unit)
@@ -426,7 +299,7 @@ class Auditor:
         held = any(each.unit == unit for each in self._live(event.run).open)
         self._check(held, "overdrawn", f"{unit} is overdrawn and holds nothing")
         if unit not in self.overdrawn:
-            self.spans.setdefault(unit, []).append((self._at, None))
+            self.spans.setdefault(unit, []).append((self.at, None))
         self.overdrawn[unit] = event.ends
 
     def _regained(self, event: ev.CoverRegained) -> None:
@@ -437,7 +310,7 @@ class Auditor:
     def _cover(self, unit: Unit) -> None:
         if self.overdrawn.pop(unit, -1) != -1:
             begin, _ = self.spans[unit].pop()
-            self.spans[unit].append((begin, self._at))
+            self.spans[unit].append((begin, self.at))
 
 
 def _upstream(run: Asked) -> list[Key]:

@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 from fairlease.model.budget import BudgetSpec, Envelope, Sharing
 from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.record import Key
-from fairlease.model.run import RunSpec
+from fairlease.model.run import Phase, RunSpec
+from fairlease.reason import Reason
 
 Unit = tuple[str, str, str, int]
 """(run, budget, envelope, group; −1 for a rigid run)."""
@@ -54,6 +55,34 @@ class Held:
         """GPU-milliseconds inside [begin, until)."""
         last = until if self.end is None else min(self.end, until)
         return self.gpus * max(0, last - max(self.start, begin))
+
+
+@dataclass(slots=True)
+class Asked:
+    """A run as the events tell it."""
+
+    key: Key
+    spec: RunSpec
+    submitted: int
+    attempt: int = 1
+    failures: int = 0
+    phase: Phase = Phase.PENDING
+    reason: Reason = Reason.Submitted
+    started: int | None = None
+    leases: list[Held] = field(default_factory=list)
+
+    @property
+    def deadline(self) -> int | None:
+        limit = self.spec.runtime.max_duration
+        return None if limit is None or self.started is None else self.started + limit
+
+    @property
+    def open(self) -> list[Held]:
+        return [each for each in self.leases if each.end is None]
+
+    @property
+    def over(self) -> bool:
+        return self.phase in (Phase.COMPLETED, Phase.FAILED)
 
 
 @dataclass(slots=True)
