@@ -350,7 +350,12 @@ def test_the_log_tells_every_decision_with_its_counters(tmp_path: Path) -> None:
 
 def test_up_answers_when_the_socket_does_and_refuses_a_second_daemon(tmp_path: Path) -> None:
     settings = load_settings(home=tmp_path / "home", gpus=2, flavor="H100", metrics_port=0)
+    held, left_open = os.pipe()
+    os.set_inheritable(left_open, True)
     pid = up(settings)
+    os.close(left_open)
+    assert os.read(held, 1) == b"", "the daemon let go of what its caller had open"
+    os.close(held)
     try:
         client = Client(settings.socket)
         assert client.call("status")["pid"] == pid == holder(settings.home)

@@ -237,7 +237,17 @@ def test_a_mistake_inside_a_list_names_the_item() -> None:
             "notice: sometimes",
             ['c.yaml:1: notice: "sometimes": expected a duration, such as 15m, or never'],
         ),
-        "a label has no name": ("labels: {region: ''}", ['c.yaml:1: labels.region: "": expected some text']),
+        "labels have no names": (
+            "labels: {region: '', cluster: '', domain: '', rack: '', flavor: ''}",
+            [
+                f'c.yaml:1: labels.{name}: "": expected some text'
+                for name in ("region", "cluster", "domain", "rack", "flavor")
+            ],
+        ),
+        "a quantum of nothing, which would be committed for ever": (
+            "commitQuantum: 0s",
+            ['c.yaml:1: commitQuantum: "0s": expected more than 0'],
+        ),
         "two documents": ("notice: 5m\n---\nnotice: 6m\n", ["c.yaml:3: expected one document"]),
     },
 )

@@ -167,10 +167,18 @@ def test_a_lease_brings_its_end_with_it() -> None:
     assert write_object(item)["status"] == status
 
 
-def test_a_lease_opens_for_no_reason_but_start_grow_and_swap() -> None:
+@table(
+    "field value",
+    {
+        "it opens to start, grow or swap": ("reason", "Completed"),
+        "it has an owner": ("owner", "a b"),
+        "attempts count from one": ("attempt", 0),
+    },
+)
+def test_a_lease_that_makes_no_sense_is_a_mistake(field: str, value: object) -> None:
     raw = whole("Lease")
-    raw["spec"] = {**raw["spec"], "reason": "Completed"}
-    with pytest.raises(Invalid, match='"Completed": expected one of Start, Grow, Swap'):
+    raw["spec"] = {**raw["spec"], field: value}
+    with pytest.raises(Invalid, match=rf"spec\.{field}: .*: expected"):
         read_one(raw)
 
 

@@ -106,6 +106,8 @@ def refused(kind: str, spec: dict[str, Any], **names: str) -> list[str]:
             {"aggregateCaps": [BUDGET["aggregateCaps"][0], BUDGET["aggregateCaps"][0]]},
             "aggregateCaps[1].name",
         ),
+        "a cap has a name": ({"aggregateCaps.0.name": ""}, "aggregateCaps[0].name"),
+        "a cap has a flavor": ({"aggregateCaps.0.flavor": ""}, "aggregateCaps[0].flavor"),
         "a cap is over something": ({"aggregateCaps.0.envelopes": []}, "aggregateCaps[0].envelopes"),
         "a cap is over envelopes of this Budget": (
             {"aggregateCaps.0.envelopes.1": "none"},
@@ -184,6 +186,8 @@ def test_a_budget_that_breaks_no_rule_is_let_through(changes: dict[str, Any]) ->
             "malleable.minTotalGPUs",
         ),
         "the minimum is more than nothing": ({"malleable.minTotalGPUs": 0}, "malleable.minTotalGPUs"),
+        "the maximum is more than nothing": ({"malleable.maxTotalGPUs": 0}, "malleable.maxTotalGPUs"),
+        "the desired width is more than nothing": ({"malleable.desiredTotalGPUs": 0}, "malleable.desiredTotalGPUs"),
         "a step is more than nothing": ({"malleable.stepGPUs": 0}, "malleable.stepGPUs"),
         "the total is not below the minimum": ({"resources.totalGPUs": 4}, "resources.totalGPUs"),
         "the total is not above the maximum": ({"resources.totalGPUs": 64}, "resources.totalGPUs"),

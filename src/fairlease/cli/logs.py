@@ -112,16 +112,14 @@ class LogReader:
         return any(tail.printed for tail in self._tails.values())
 
     def follow(self) -> None:
-        """Print until the run has ended."""
+        """Print until the run has ended and its last process is gone, which no entry of the ledger tells."""
         head = self._session.call("status")["head"]
-        seen, answer = -1, self._look()
         while True:
-            if head["seq"] != seen:
-                seen, answer = head["seq"], self._look()
+            answer = self._look()
             self._copy(answer, last=bool(answer["ended"]))
             if answer["ended"]:
                 return
-            head = self._session.call("wait", seq=seen, timeoutMs=POLL_MS)["head"]
+            head = self._session.call("wait", seq=head["seq"], timeoutMs=POLL_MS)["head"]
 
     def _look(self) -> Answer:
         answer = self._session.call("logs", **self._asked)

@@ -204,8 +204,7 @@ class Engine:
                     found.update(shapes)
         flavors = queue.lines if dirty.accounts else dirty.flavors
         lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
-        roomy = [line for line in lines if self._room_for(line.peekitem(0)[1])]
-        return Woken(list(found.values()), roomy, dirty.arrived)
+        return Woken(list(found.values()), lines, dirty.arrived)
 
     def _room_for(self, shape: Shape) -> bool:
         """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""

@@ -21,7 +21,7 @@ def misplaced(account: Account, node: Node, flavor_label: str) -> list[str]:
     return found
 
 
-def exceeded(account: Account, now: int, quantum: int, *, counted: bool) -> list[str]:
+def exceeded(account: Account, now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - called a million times
     """Window, concurrency, hours and aggregate caps. Opportunistic work is not `counted`: it takes no concurrency."""
     terms, books, found = account.terms, account.all, []
     if terms is None:
@@ -44,7 +44,7 @@ def exceeded(account: Account, now: int, quantum: int, *, counted: bool) -> list
     return found
 
 
-def lent_too_much(account: Account, now: int, quantum: int, *, counted: bool) -> list[str]:
+def lent_too_much(account: Account, now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - called a million times
     """The lender's side: it must lend at all, and no more than its sub-caps."""
     if account.terms is None:
         return []

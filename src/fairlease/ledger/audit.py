@@ -122,9 +122,7 @@ def _play(findings: _Findings, replay: Replay, body: bytes) -> None:
     plays = replay.plays
     try:
         for event in decode(body):
-            play = plays.get(type(event))
-            if play is not None:
-                play(event)
+            plays[type(event)](event)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         findings.chain(f"entry {findings.seq} cannot be read: {error}")
     except OverflowError:

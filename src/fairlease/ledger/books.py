@@ -71,11 +71,12 @@ class Run:
     """A run that lives: its leases by name (None: closed), and what it owes so far by class."""
 
     __slots__ = (
-        "attempt", "bill", "borrowed", "deadline", "leases", "lost", "open", "payers", "spec", "sponsors",
+        "attempt", "bill", "borrowed", "counted", "deadline", "leases", "lost", "open", "payers", "spec", "sponsors",
     )  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
+        self.counted = not spec.opportunistic
         self.attempt = self.open = self.borrowed = 0
         self.deadline: int | None = None
         self.leases: dict[str, Lease | None] = {}

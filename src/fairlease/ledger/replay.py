@@ -7,10 +7,11 @@ follows what is open. After a finding the fold goes on as well as it can, to fin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 from fairlease.ledger import admission
 from fairlease.ledger import event as ev
+from fairlease.ledger.admission import exceeded
 from fairlease.ledger.books import (
     BORROWED,
     CLASSES,
@@ -44,6 +45,10 @@ ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
 OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
+def _ignored(event: ev.AnyEvent) -> None:
+    pass
+
+
 class Replay:
     """The books. `at` is the time of the entry that is being played; its caller sets it."""
 
@@ -64,7 +69,8 @@ class Replay:
             ev.RunSubmitted: self._submitted, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
             ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
         }  # fmt: skip
-        # Kinds of events that are not here move neither slots nor money.
+        # The other kinds move neither slots nor money.
+        self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}
 
     # --- nodes, budgets, settings ----------------------------------------------------------------------------------
 
@@ -255,7 +261,7 @@ class Replay:
             kind = SPARES
         if run.lost and kind != SPARES and run.overdrawn(account, cell.group):
             kind = OVERDRAWN
-        counted = 0 if run.spec.opportunistic else gpus
+        counted = gpus if run.counted else 0
         account.all.change(now, gpus, counted, deadline)
         if fund == BORROWED:
             run.borrowed += gpus
@@ -291,11 +297,11 @@ class Replay:
 
     def _admit(self, event: ev.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
-        now, quantum, counted = self.at, self._config.commit_quantum, not run.spec.opportunistic
+        now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:
-            sentences = admission.exceeded(account, now, quantum, counted=counted)
+            sentences = exceeded(account, now, quantum, counted)
             if fund == BORROWED:
-                sentences += admission.lent_too_much(account, now, quantum, counted=counted)
+                sentences += admission.lent_too_much(account, now, quantum, counted)
                 sentences += admission.borrowed_too_much(run)
             elif fund == SHARED:
                 sentences += admission.shared_in_vain(account)
@@ -336,7 +342,7 @@ class Replay:
             node.tenant &= ~mask
         else:
             node.spare &= ~mask
-        counted = 0 if run.spec.opportunistic else gpus
+        counted = gpus if run.counted else 0
         account.all.change(self.at, -gpus, -counted, deadline)
         if fund == BORROWED:
             run.borrowed -= gpus

@@ -58,9 +58,12 @@ class IndexReader:
     def endings(self, limit: int | None) -> list[Ending]:
         """Runs that ended, the latest first."""
         found = []
+        decoded, endings = -1, dict[str, ev.RunEnded]()
         for seq, at, body, run in self._db.execute(_ENDINGS, (-1 if limit is None else limit,)):
-            ended = [each for each in ev.decode(body) if isinstance(each, ev.RunEnded) and each.run == run]
-            found += [Ending(seq=seq, at=at, ended=each) for each in ended]
+            if seq != decoded:  # Many runs may have ended in one entry; it is decoded once.
+                decoded = seq
+                endings = {each.run: each for each in ev.decode(body) if isinstance(each, ev.RunEnded)}
+            found.append(Ending(seq=seq, at=at, ended=endings[run]))
         return found
 
     def leases(self, query: LeaseQuery) -> Iterator[LeaseRow]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 DOWN_S = 60.0
+STDERR = 2
 _ORDERLY = 0
 
 
@@ -114,12 +115,13 @@ def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
         if os.fork():
             os._exit(_ORDERLY)
         os.chdir("/")
+        _close_all_but(send)
         log = os.open(settings.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        for source, target in ((null, 0), (log, 1), (log, 2)):
+        for source, target in ((null, 0), (log, 1), (log, STDERR)):
             os.dup2(source, target)
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - a descriptor, for life
-        sys.stdout = sys.stderr = open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - the same
+        sys.stdout = sys.stderr = open(STDERR, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - the same
         _be_daemon(settings, lambda: parent.tell(pid=os.getpid()), to_stderr=False)
         code = _ORDERLY
     except NotUp as error:
@@ -129,6 +131,14 @@ def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
         parent.tell(error=f"the daemon failed: {error!r}; {settings.log} may say more", exit=EXIT_REFUSED)
         structlog.get_logger().exception("the daemon failed")
     os._exit(code)
+
+
+def _close_all_but(kept: int) -> None:
+    """Let go of what the caller left open: a daemon that held a script's lock or pipe would hold it for ever."""
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not files
+        if int(name) > STDERR and int(name) != kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 class _Parent:
