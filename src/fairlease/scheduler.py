@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fairlease.engine.command import AnyCommand
 
-SNAPSHOT_EVERY = 20_000
-"""Entries after which a snapshot saves a later start from replaying them: about half a second of replay."""
+SNAPSHOT_EVERY = 8_000
+"""Entries after which a snapshot saves a later start from replaying them: about a second of replay."""
 
 
 class Tick(NamedTuple):

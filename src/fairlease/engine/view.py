@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.ledger.store import Ending, LeaseRow
+    from fairlease.model.budget import AggregateCap
     from fairlease.model.reservation import OutcomeSpec
     from fairlease.model.run import RunSpec
 
@@ -194,7 +195,7 @@ def _headroom(state: State, account: Account, now: int) -> View:
     return {"name": account.id[1], "concurrency": max(0, envelope.concurrency - account.used), "gpuHours": hours}
 
 
-def _aggregate(state: State, budget: Key, cap: Any, now: int) -> View:  # noqa: ANN401 - AggregateCap
+def _aggregate(state: State, budget: Key, cap: AggregateCap, now: int) -> View:
     members = [state.account(budget, name) for name in cap.envelopes]
     quantum = state.config.commit_quantum
     used = sum(member.used for member in members)
