@@ -145,7 +145,6 @@ CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
         "min_total_gpus": more_than_nothing,
         "max_total_gpus": more_than_nothing,
         "step_gpus": more_than_nothing,
-        "desired_total_gpus": more_than_nothing,
     },
     Funding: {"sponsors": an_owner},
     Follow: {"after": a_run_reference},

@@ -59,6 +59,12 @@ class Film:
                 told["story"] = self.story(key(about))
         self.expectations.append(told)
 
+    def miss(self, wanted: Expectation) -> None:
+        """The film ended before an expectation's time: nobody saw it hold."""
+        at = format_instant(self.world.scenario.start + wanted.at)
+        lines = ["the film ends before that time: set a later spec.until"]
+        self.expectations.append({"at": at, "held": False, "field": wanted.field, "differences": lines})
+
     def close(self) -> None:
         """The film is over: audit its ledger."""
         self.report = audit(self.world.store.entries())
@@ -165,7 +171,6 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
     end = scenario.start + (scenario.until if until is None else until)
     steps = [step for step in scenario.steps if scenario.start + step.at <= end]
     checks = sorted(scenario.expect, key=lambda each: each.at)
-    checks = [each for each in checks if scenario.start + each.at <= end]
     world.set_up()
     taken = checked = 0
     while True:
@@ -185,6 +190,8 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
         if progress is not None:
             progress(taken, len(steps))
     world.now = max(world.now, end)
+    for unseen in checks[checked:] if until is None else ():
+        film.miss(unseen)
     film.close()
     return film
 

@@ -97,6 +97,8 @@ class _Reading:
         steps = tuple(self._steps(spec.get("steps"), (place, "steps")))
         until = head.until if head.until is not None else (steps[-1].at if steps else 0)
         expect = tuple(self._expectations(spec.get("expect"), (place, "expect"), until))
+        if head.until is None:  # A film whose end nobody set goes on until all that is expected of it was seen.
+            until = max([until, *(each.at for each in expect)])
         self._check_named_runs()
         return Scenario(
             name=metadata.name if metadata else "",
