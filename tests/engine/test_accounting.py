@@ -38,10 +38,18 @@ def test_a_run_without_a_limit_keeps_a_quantum_committed_ahead_of_it() -> None:
     assert world.account("org").consumed(world.now) == 8 * 20 * MINUTE
 
 
-def test_commitments_end_where_the_window_ends() -> None:
+def test_a_run_commits_its_whole_worst_case_also_behind_the_end_of_the_window() -> None:
     world = World(*NODES, budget("org", envelope(max_gpu_hours=8 * HOUR, end=T0 + HOUR)))
-    assert world.submit("r", run("org", 8, max_duration=10 * HOUR)) == "Running"
+    assert world.submit("long", run("org", 8, max_duration=10 * HOUR)) == "IntegralCapExceeded"
+    assert world.submit("short", run("org", 8, max_duration=HOUR)) == "Running"
     assert world.account("org").committed(world.now, 0) == 8 * HOUR
+
+
+def test_a_window_that_closed_has_nothing_promised() -> None:
+    world = World(*NODES, budget("org", envelope(end=T0 + HOUR)))
+    world.submit("r", run("org", 8, max_duration=10 * HOUR))
+    world.wait(2 * HOUR)
+    assert world.account("org").committed(world.now, 0) == 0
 
 
 def test_spares_count_against_hours_and_are_reported_apart() -> None:
@@ -138,6 +146,16 @@ def test_an_aggregate_cap_of_hours_runs_out_at_its_exact_time() -> None:
     turned = [entry.at for entry in world.store.entries() for each in entry.events
               if isinstance(each, ev.EnvelopeTurned) and each.cap == "both"]  # fmt: skip
     assert turned == [T0 + 3 * HOUR], "8 hours in the first hour, 8 in the hour after the second window opened"
+
+
+def test_an_aggregate_cap_is_not_told_exhausted_because_its_timer_was_late() -> None:
+    """A member's window closes first and stops counting; the timer set before that must not be believed."""
+    limit = cap("c", ["e"], max_gpu_hours=16 * HOUR)
+    world = World(*NODES, budget("org", envelope(end=T0 + HOUR), aggregate_caps=(limit,)))
+    world.submit("r", run("org", 8))
+    world.now += 5 * HOUR
+    world.tick(cmd.TimePassed())
+    assert [(each.cap, each.turn.value) for each in world.told(ev.EnvelopeTurned)] == [("", "closed")]
 
 
 def test_an_envelope_that_lost_its_hours_cap_is_never_told_exhausted() -> None:

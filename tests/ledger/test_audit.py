@@ -28,8 +28,9 @@ def forge(path: Path, rows: Iterable[chain.Row]) -> None:
             db.execute(f"DROP TRIGGER {name}")
         db.execute("DELETE FROM entry")
         for seq, at, prev, stated, body in rows:
-            values = (seq, at, bytes.fromhex(prev), bytes.fromhex(stated), body)
-            db.execute("INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)", values)
+            db.execute(
+                "INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)", (seq, at, prev, stated, body)
+            )
 
 
 @pytest.fixture
@@ -100,7 +101,8 @@ def test_tampering_with_the_file_is_found(what: str, forged: Path) -> None:
 def test_time_that_runs_backwards_is_found_under_renewed_hashes() -> None:
     rows = running().closes("a").after(5).submits("b").rows()
     seq, at, prev, _, body = rows[2]
-    rows[2] = (seq, at - HOUR - 1, prev, chain.entry_hash(prev, seq, at - HOUR - 1, body), body)
+    renewed = bytes.fromhex(chain.entry_hash(prev.hex(), seq, at - HOUR - 1, body))
+    rows[2] = (seq, at - HOUR - 1, prev, renewed, body)
     report = scan(rows[:3])
     assert [finding.message for finding in report.findings] == [
         f"entry 3 lies at {EPOCH - 1}, before its predecessor at {EPOCH}"

@@ -71,8 +71,7 @@ def _offer(state: State, pool: Pool | None, spec: RunSpec, now: int, asked: tupl
     envelope = entry.account.envelope
     assert envelope is not None, "only envelopes that exist are asked"
     mask = pool.nodes_matching(envelope.selector) & area if pool is not None else 0
-    limit = spec.runtime.max_duration or state.config.commit_quantum
-    per_gpu = limit if envelope.end is None else max(0, min(limit, envelope.end - now))
+    per_gpu = spec.runtime.max_duration or state.config.commit_quantum
     refusal = None
     if envelope.flavor != spec.resources.gpu_type:
         refusal = Reason.NoEnvelope
@@ -126,9 +125,9 @@ class Purse:
             return 0, offer.refusal
         least, why = PLENTY, Reason.Covered
         for gpus, reason in self._bounds(offer):
-            pods = gpus // self.size
+            pods = max(gpus // self.size, 0)
             if pods < least:
-                least, why = max(pods, 0), reason
+                least, why = pods, reason
         return least, why
 
     def _bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:

@@ -102,31 +102,29 @@ class Engine:
 
     def _pass_time(self) -> None:
         state = self.state
-        for due, name in state.timers.due(self.now):
-            if state.timers.times.get((due, name)) is None:
+        for due, subject in state.timers.due(self.now):
+            if state.timers.times.get((due, subject)) is None:
                 continue
             if due is Due.DEADLINE:
-                lifecycle.time_limit(self, Key(name))
+                lifecycle.time_limit(self, Key(subject[0]))
             elif due is Due.DEBOUNCE:
-                lifecycle.fail_node(self, name)
-            elif due in (Due.WINDOW, Due.EXHAUSTED):
-                self._turn(due, name)
+                lifecycle.fail_node(self, subject[0])
+            elif due in (Due.WINDOW, Due.EXHAUSTED, Due.CAP):
+                self._turn(due, *subject)
         self.settle()
-        for due, name in state.timers.due(self.now):
-            if due is Due.LATEST_START and Key(name) in state.runs:
-                lifecycle.end_run(self, state.runs[Key(name)], Reason.LatestStartPassed)
+        for due, subject in state.timers.due(self.now):
+            if due is Due.LATEST_START and Key(subject[0]) in state.runs:
+                lifecycle.end_run(self, state.runs[Key(subject[0])], Reason.LatestStartPassed)
 
-    def _turn(self, due: Due, name: str) -> None:
-        if "#" in name:
-            budget, cap = name.split("#", 1)
-            self.emit(ev.EnvelopeTurned(budget=Key(budget), cap=cap, turn=ev.Turn.EXHAUSTED))
+    def _turn(self, due: Due, budget: str, name: str) -> None:
+        if due is Due.CAP:
+            self.emit(ev.EnvelopeTurned(budget=Key(budget), cap=name, turn=ev.Turn.EXHAUSTED))
             return
-        budget, envelope = name.split("|", 1)
-        terms = self.state.account(Key(budget), envelope).envelope
+        terms = self.state.account(Key(budget), name).envelope
         assert terms is not None, "an envelope without terms has no timers"
         closed = terms.end is not None and terms.end <= self.now
         turn = ev.Turn.EXHAUSTED if due is Due.EXHAUSTED else ev.Turn.CLOSED if closed else ev.Turn.OPENED
-        self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=envelope, turn=turn))
+        self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=name, turn=turn))
 
     # --- 3 to 5 --------------------------------------------------------------------------------------------------------
 
@@ -197,6 +195,11 @@ class Engine:
             found |= {
                 key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology
             }
+        if dirty.lost:  # Those who wait for room may no longer be funded: they are told, room or not.
+            asked = self.family.asked
+            found |= {
+                key: each for key, each in queue.shapes.items() if not asked(each.signature).isdisjoint(dirty.lost)
+            }
         if dirty.accounts:
             family = self.family
             for signature, shapes in queue.others.items():
@@ -254,7 +257,8 @@ class Engine:
             resolution = resolve(self.state, self.family, run, self.now, 0 if plan is None else plan.width)
             if resolution is not None:
                 lifecycle.cut(self, resolution)
-                plan = Planner(self.state, self.family, run, self.now).widest()
+                plan = Planner(self.state, self.family, run, self.now).widest(resolution.pods_max)
+                assert plan is not None, "nobody is cut before it is verified that the claim then starts"
         if plan is None:
             return planner.roomless()
         self.emit(bind(run, plan, Reason.Start))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairlease.model.lease import Fund
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlease.engine.cover import Offer, Purse
     from fairlease.engine.pack import Spot
@@ -40,9 +40,31 @@ class Payment:
         """Find a payer among the first `count` for one more pod on a node."""
         return self._pay(self.kind(node), count)
 
-    def pay_anywhere(self) -> bool:
-        """Find a payer for one more pod, wherever it may lie."""
-        return self._pay(tuple(range(len(self.offers))), len(self.offers))
+    def pay_anywhere(self, shares: list[tuple[Offer, int]], pods: int) -> int:
+        """For how many of `pods` pods there are payers, wherever they may lie, where `shares` of them are paid for already."""
+        kind = tuple(range(len(self.offers)))
+        paid = 0
+        for offer, count in shares:
+            self._book(kind, self.offers.index(offer), count)
+            paid += count
+        while paid < pods and self._pay(kind, len(self.offers)):
+            paid += 1
+        return paid
+
+    def reaches(self, nodes: Iterable[NodeState], pods: int) -> bool:
+        """Whether there are payers for `pods` pods, one on each of as many of `nodes`; what stops one of a kind stops its like."""
+        dry: set[Kind] = set()
+        for node in nodes:
+            kind = self.kind(node)
+            if kind in dry:
+                continue
+            if not self._pay(kind, len(self.offers)):
+                dry.add(kind)
+                continue
+            pods -= 1
+            if pods == 0:
+                return True
+        return False
 
     def payers(self, spots: list[Spot]) -> list[Offer]:
         """The payer of each spot: active pods before spares, and in rank order the earliest payers first."""
@@ -93,6 +115,8 @@ class Payment:
             if payer < count and payer not in tried and self._has_room(payer):
                 yield payer
         for payer in kind:
+            if self._patience <= 0:
+                return
             if payer < count and payer not in tried and not self._has_room(payer):
                 for _ in self._relieved(payer, count, _with(tried, payer)):
                     yield payer
@@ -103,9 +127,9 @@ class Payment:
             for rival in [index for index, pods in shares.items() if pods]:
                 if rival != payer and (rival in tried or not self._share_a_bound(payer, rival)):
                     continue
-                self._patience -= 1
-                if self._patience < 0:
+                if self._patience <= 0:
                     return
+                self._patience -= 1
                 saved = self.save()
                 self._book(kind, rival, -1)
                 for other in self._options(kind, count, _with(tried, rival)):

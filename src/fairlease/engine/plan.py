@@ -8,6 +8,7 @@ on nodes that the earliest money in the order of cover reaches, and each pod onl
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.run import RunSpec
 
+TRIED_IN_TURN = 32
+"""Widths below the bound that are tried one by one, widest first."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -49,14 +53,13 @@ class Plan(NamedTuple):
     payers: list[Offer]
 
 
-def widths(spec: RunSpec) -> Iterator[int]:
-    """Widths at which a run may start, the widest first: its total, or the step grid between minimum and total."""
+def widths(spec: RunSpec) -> range:
+    """Widths at which a run may start, the narrowest first: its total, or the step grid between minimum and total."""
     elastic = spec.malleable
+    total = spec.resources.total_gpus
     if elastic is None:
-        yield spec.resources.total_gpus
-        return
-    steps = (spec.resources.total_gpus - elastic.min_total_gpus) // elastic.step_gpus
-    yield from range(elastic.min_total_gpus + steps * elastic.step_gpus, elastic.min_total_gpus - 1, -elastic.step_gpus)
+        return range(total, total + 1)
+    return range(elastic.min_total_gpus, total + 1, elastic.step_gpus)
 
 
 def least_width(spec: RunSpec) -> int:
@@ -83,7 +86,7 @@ class Planner:
             paid = sum(count for _, count in shares)
             if paid < pods and self._entangled():
                 payment = Payment(cover.Purse(self.state, self.run, self.now), self.offers)
-                paid = sum(1 for _ in range(pods) if payment.pay_anywhere())
+                paid = payment.pay_anywhere(shares, pods)
             self._funding[pods] = paid, stops
         return self._funding[pods]
 
@@ -129,21 +132,29 @@ class Planner:
 
     def affordable(self) -> int:
         """Pods that somebody would pay for, up to the widest width."""
-        return self.funding(need_of(self.run.spec, next(widths(self.run.spec))).pods)[0]
+        return self.funding(need_of(self.run.spec, widths(self.run.spec)[-1]).pods)[0]
 
     def widest(self, pods_max: int = cover.PLENTY) -> Plan | None:
-        """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest."""
+        """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest.
+
+        Money and free GPUs bound it without a try. Below that the next few widths are tried one by one; a request with a long
+        grid is then halved, as what fits wide fits narrow, so that no request is asked more than a few dozen times.
+        """
         if self.pool is None:
             return None
-        affordable = min(self.affordable(), pods_max)
-        size = self.run.spec.pod_gpus
-        for width in widths(self.run.spec):
-            need = need_of(self.run.spec, width)
-            if need.pods <= affordable and need.pods * size <= self.pool.free:
-                plan = self.at(width, need)
-                if plan is not None:
-                    return plan
-        return None
+        spec, grid = self.run.spec, widths(self.run.spec)
+        most = min(self.affordable(), pods_max, self.pool.free // spec.pod_gpus)
+        top = bisect_right(grid, most, key=lambda width: need_of(spec, width).pods)
+        for width in reversed(grid[max(0, top - TRIED_IN_TURN) : top]):
+            plan = self.at(width, need_of(spec, width))
+            if plan is not None:
+                return plan
+        found, low, high = None, 0, top - TRIED_IN_TURN
+        while low < high:
+            middle = (low + high) // 2
+            plan = self.at(grid[middle], need_of(spec, grid[middle]))
+            found, low, high = (plan, middle + 1, high) if plan is not None else (found, low, middle)
+        return found
 
     def at(self, width: int, need: Need) -> Plan | None:
         """The plan for one width, if there is one."""
@@ -195,16 +206,14 @@ class Planner:
         packer = Packer(self.pool, self.reach(), need.size)
         seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
-        if sum(1 for node in seats if payment.pay(node, len(usable))) < need.pods:
+        if not payment.reaches(seats, need.pods):
             return None
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         if not Search(packer, payment, _batches(need)).find():
             return None
         return Plan(width, packer.spots, payment.payers(packer.spots))
 
-    def _settle_batch(
-        self, packer: Packer, payment: Payment, batch: Batch, count: int, reach: int
-    ) -> bool:
+    def _settle_batch(self, packer: Packer, payment: Payment, batch: Batch, count: int, reach: int) -> bool:
         """Place groups that must lie in one domain, on nodes that the first `count` payers reach."""
         pods = sum(active + spares for _, (active, spares) in batch)
         packer.narrow(reach)

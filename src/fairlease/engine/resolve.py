@@ -8,10 +8,12 @@ is touched. If the claim still does not fit, nobody is.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.elastic import shed
+from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.record import Key
@@ -35,10 +37,11 @@ class Victim(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """Who gives way, and the record of it."""
+    """Who gives way, the record of it, and how many pods the claim may start with: those it could pay before."""
 
     record: OutcomeRecorded
     victims: list[Victim]
+    pods_max: int
 
 
 def resolve(state: State, family: Family, claim: RunState, now: int, width: int) -> Resolution | None:
@@ -48,23 +51,21 @@ def resolve(state: State, family: Family, claim: RunState, now: int, width: int)
     standing = [victim for victim in candidates(state, claim) if _touches(state, victim, reach)]
     if not standing:
         return None
-    everyone: list[Victim] = []
-    for victim in standing:
-        everyone = _also(everyone, victim)
     width_without = partial(_width, state, family, claim, now, funded)
-    target = width_without(everyone)
+    target = width_without(_together(standing))
     if target <= width:
         return None
-    chosen: list[Victim] = []
-    for victim in standing:
-        chosen = _also(chosen, victim)
-        if width_without(chosen) >= target:
-            break
+    wanted = range(1, len(standing) + 1)
+    count = wanted[bisect_left(wanted, target, key=lambda first: width_without(_together(standing[:first])))]
+    chosen = _together(standing[:count])
+    need = need_of(claim.spec, target)
+    spare_gpus = state.capacity.pools[claim.spec.resources.gpu_type].free - need.pods * need.size
     for victim in reversed(chosen[:-1]):
         rest = [each for each in chosen if each is not victim]
-        if width_without(rest) >= target:
+        enough = sum(each.gpus for each in rest) + spare_gpus >= 0
+        if enough and width_without(rest) >= target:
             chosen = rest
-    return Resolution(_record(state, claim, now, target, standing, chosen), chosen)
+    return Resolution(_record(state, claim, now, target, standing, chosen), chosen, funded)
 
 
 def candidates(state: State, claim: RunState) -> list[Victim]:
@@ -110,9 +111,10 @@ def _overdrawn(run: RunState) -> list[Victim]:
     return found
 
 
-def _also(chosen: list[Victim], victim: Victim) -> list[Victim]:
-    """One victim more; a run that goes whole goes once."""
-    return [each for each in chosen if not victim.whole or each.run != victim.run] + [victim]
+def _together(victims: list[Victim]) -> list[Victim]:
+    """Victims that can go at once: a run that goes whole goes once."""
+    whole = {victim.run for victim in victims if victim.whole}
+    return [victim for victim in victims if victim.whole or victim.run not in whole]
 
 
 def _touches(state: State, victim: Victim, reach: int) -> bool:

@@ -10,6 +10,7 @@ from functools import singledispatchmethod
 from typing import NamedTuple
 
 from fairlease.ledger import event as ev
+from fairlease.ledger.capacity import bar, missing_label, usable_gpus
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Key, short
@@ -70,20 +71,19 @@ class Storyteller:
     @_tell.register
     def _(self, event: ev.NodeSet) -> None:
         node, about = event.node, f"Node/{event.node.name}"
-        keys = self._labels
-        missing = [each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)]
         peak = self._peaks[node.name] = max(node.gpus, self._peaks.get(node.name, 0))
-        healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
-        if missing:
-            self._say(about, Reason.MissingLabel, f"skipped: label {missing[0]} is missing", warning=True)
-        elif healthy < peak:
-            self._say(about, Reason.LostGPUs, f"skipped: {healthy} of {peak} GPUs are left", warning=True)
-        elif not node.ready:
-            self._say(about, Reason.NotReady, "not ready; nothing new is placed on it", warning=True)
-        elif node.cordoned:
-            self._say(about, Reason.Cordoned, "cordoned; what runs on it goes on")
-        else:
+        barred = bar(node, self._labels, peak, failed=False)
+        words = {
+            Reason.NodeFailed: "fenced; nothing is placed on it",
+            Reason.MissingLabel: f"skipped: label {missing_label(node, self._labels)} is missing",
+            Reason.LostGPUs: f"skipped: {usable_gpus(node)} of {peak} GPUs are left",
+            Reason.NotReady: "not ready; nothing new is placed on it",
+            Reason.Cordoned: "cordoned; what runs on it goes on",
+        }
+        if barred is None:
             self._say(about, "Ready", f"{node.gpus} GPUs")
+        else:
+            self._say(about, barred, words[barred], warning=barred is not Reason.Cordoned)
 
     @_tell.register
     def _(self, event: ev.NodeFailed) -> None:

@@ -112,7 +112,7 @@ def _conditions(told: Sequence[tuple[str, bool | None, Reason]], since: int, mes
             "type": kind,
             "status": words[holds],
             "reason": reason.value,
-            "message": message,
+            "message": "" if reason in (Reason.Covered, Reason.Bound) else message,
             "lastTransitionTime": format_instant(since),
         }
         for kind, holds, reason in told
@@ -162,7 +162,7 @@ def budget_status(state: State, family: Family, budget: Key, now: int) -> View:
     ]
     remedy = Reason.ParentCycle.remedy if cyclic else ""
     return {
-        "conditions": _conditions(told, now, remedy),
+        "conditions": _conditions(told, max((account.since for account in accounts), default=now), remedy),
         "usage": [_usage(state, account, now) for account in accounts],
         "headroom": [_headroom(state, account, now) for account in accounts],
         "aggregateHeadroom": [_aggregate(state, budget, cap, now) for cap in spec.aggregate_caps],

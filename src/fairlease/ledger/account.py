@@ -4,10 +4,10 @@ Three quantities per envelope, and the same three for the part that is lent out:
 
     used       GPUs held now by work that takes concurrency
     consumed   GPU-ms that leases accrued inside the envelope's window; between two changes it grows with a constant rate
-    committed  GPU-ms promised and not yet used:
-                 with a deadline     gpus × (min(deadline, window end) − now)   = D − G·now
-                 without one         gpus × min(quantum, window end − now)      = Q·ahead
-               so three sums (D, G, Q) answer for any number of leases.
+    committed  GPU-ms promised and not yet used, the worst case:
+                 with a deadline     gpus × (deadline − now)   = D − G·now
+                 without one         gpus × quantum            = Q·quantum
+               so three sums (D, G, Q) answer for any number of leases. A window that closed has nothing to promise.
 
 Consumption is kept as a step history of cumulative GPU-ms, because a later edit may move the window: what the ledger shows
 consumed inside the new window then counts, and nothing is rewritten.
@@ -81,20 +81,17 @@ class Promise:
         self.deadline_gpus = 0
         self.open_gpus = 0
 
-    def change(self, gpus: int, deadline: int | None, end: int | None) -> None:
-        """Add (or with negative `gpus` take away) a lease's promise, clipped to the window's end."""
+    def change(self, gpus: int, deadline: int | None) -> None:
+        """Add (or with negative `gpus` take away) a lease's promise."""
         if deadline is None:
             self.open_gpus += gpus
             return
-        last = deadline if end is None else min(deadline, end)
-        self.deadline_sum += gpus * last
+        self.deadline_sum += gpus * deadline
         self.deadline_gpus += gpus
 
-    def at(self, now: int, quantum: int, end: int | None) -> int:
+    def at(self, now: int, quantum: int) -> int:
         """What is promised as of `now`."""
-        ahead = quantum if end is None else max(0, min(quantum, end - now))
-        dated = self.deadline_sum - self.deadline_gpus * now
-        return max(0, dated) + self.open_gpus * ahead
+        return max(0, self.deadline_sum - self.deadline_gpus * now) + self.open_gpus * quantum
 
     def save(self) -> tuple[int, int, int]:
         """For the undo log."""
@@ -118,6 +115,7 @@ class Account:
         "open",
         "owner",
         "promise",
+        "since",
         "usage",
         "used",
     )
@@ -125,6 +123,7 @@ class Account:
     def __init__(self, budget: Key, name: str) -> None:
         self.id: AccountId = (budget, name)
         self.owner = ""
+        self.since = 0
         self.envelope: Envelope | None = None
         self.used = 0
         self.lent_used = 0
@@ -135,9 +134,9 @@ class Account:
         self.open: dict[int, Lease] = {}
         self.gpus = {"owned": 0, "shared": 0, "borrowed": 0, "overdrawn": 0, "spare": 0, "opportunistic": 0}
 
-    def window_end(self) -> int | None:
-        """When its window closes."""
-        return None if self.envelope is None else self.envelope.end
+    def _closed(self, now: int) -> bool:
+        """Whether its window is over."""
+        return self.envelope is not None and self.envelope.end is not None and now >= self.envelope.end
 
     def inside_window(self, now: int) -> bool:
         """Whether what accrues now counts for its hours."""
@@ -156,11 +155,11 @@ class Account:
 
     def committed(self, now: int, quantum: int) -> int:
         """GPU-ms promised and not yet used."""
-        return self.promise.at(now, quantum, self.window_end())
+        return 0 if self._closed(now) else self.promise.at(now, quantum)
 
     def lent_committed(self, now: int, quantum: int) -> int:
         """The part of `committed` that borrowers hold."""
-        return self.lent_promise.at(now, quantum, self.window_end())
+        return 0 if self._closed(now) else self.lent_promise.at(now, quantum)
 
     def exhausted(self, now: int) -> bool:
         """Whether its hours are used up (consumed, not committed)."""
@@ -190,8 +189,8 @@ class Account:
 
     def save(self) -> tuple[object, ...]:
         """For the undo log; `usage` and the promises save themselves."""
-        return self.owner, self.envelope, self.used, self.lent_used, dict(self.gpus)
+        return self.owner, self.envelope, self.since, self.used, self.lent_used, dict(self.gpus)
 
-    def restore(self, saved: tuple[str, Envelope | None, int, int, dict[str, int]]) -> None:
+    def restore(self, saved: tuple[str, Envelope | None, int, int, int, dict[str, int]]) -> None:
         """For the undo log."""
-        self.owner, self.envelope, self.used, self.lent_used, self.gpus = saved
+        self.owner, self.envelope, self.since, self.used, self.lent_used, self.gpus = saved

@@ -6,7 +6,7 @@ Each function gives a sentence for every term that did not hold, as of just afte
 from __future__ import annotations
 
 from fairlease.ledger.books import Account, Node, Run
-from fairlease.model.budget import Sharing
+from fairlease.model.budget import AggregateCap, Sharing
 from fairlease.model.node import matches
 
 
@@ -35,12 +35,20 @@ def exceeded(account: Account, now: int, quantum: int, counted: bool) -> list[st
         if hours > terms.max_gpu_hours:
             found.append(f"{_name(account)} {_hours(hours, terms.max_gpu_hours)}")
     for cap, members in account.caps:
+        found += _aggregate(cap, members, now, quantum, counted)
+    return found
+
+
+def _aggregate(cap: AggregateCap, members: list[Account], now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - as above
+    name, found = f"aggregate cap {cap.name} of {members[0].budget}", []
+    if counted and cap.max_concurrency is not None:
         held = sum(member.all.held for member in members)
+        if held > cap.max_concurrency:
+            found.append(f"{name}: {held} GPUs of {cap.max_concurrency}")
+    if cap.max_gpu_hours is not None:
         hours = sum(member.all.booked(now, quantum) for member in members)
-        if counted and cap.max_concurrency is not None and held > cap.max_concurrency:
-            found.append(f"aggregate cap {cap.name} of {account.budget}: {held} GPUs of {cap.max_concurrency}")
-        if cap.max_gpu_hours is not None and hours > cap.max_gpu_hours:
-            found.append(f"aggregate cap {cap.name} of {account.budget} {_hours(hours, cap.max_gpu_hours)}")
+        if hours > cap.max_gpu_hours:
+            found.append(f"{name} {_hours(hours, cap.max_gpu_hours)}")
     return found
 
 
@@ -62,7 +70,7 @@ def lent_too_much(account: Account, now: int, quantum: int, counted: bool) -> li
 
 def borrowed_too_much(run: Run) -> list[str]:
     """The borrower's side: it must be willing to borrow, within its own bound."""
-    funding, found = run.spec.funding, []
+    funding, found = run.funding, []
     if not funding.allow_borrow:
         found.append("its leases are paid with borrowed money, which its spec does not allow")
     if funding.max_borrow_gpus is not None and run.borrowed > funding.max_borrow_gpus:

@@ -86,13 +86,13 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
     """Audit entries as they lie in a store, byte by byte."""
     findings = _Findings()
     replay = Replay(findings.add)
-    last_seq, last_at, last_hash, count = 0, 0, GENESIS, 0
+    last_seq, last_at, last_hash, count = 0, 0, bytes.fromhex(GENESIS), 0
     with _collector_asleep():
         for seq, at, prev, stated, body in rows:
             findings.seq = seq
             if prev != last_hash or seq != last_seq + 1 or at < last_at:
                 _unlinked(findings, (last_seq, last_at, last_hash), (seq, at, prev))
-            if sha256(b"%b\n%d\n%d\n%b" % (prev.encode(), seq, at, body)).hexdigest() != stated:
+            if sha256(f"{prev.hex()}\n{seq}\n{at}\n".encode() + body).digest() != stated:
                 findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
             last_seq, last_at, last_hash = seq, at, stated
             if at > replay.at:  # noqa: PLR1730 - a call of `max` costs more, a million times
@@ -103,10 +103,10 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
                 progress(count)
     if progress is not None:
         progress(count)
-    return _report(findings, replay, count, Head(seq=last_seq, hash=last_hash, at=last_at))
+    return _report(findings, replay, count, Head(seq=last_seq, hash=last_hash.hex(), at=last_at))
 
 
-def _unlinked(findings: _Findings, last: tuple[int, int, str], row: tuple[int, int, str]) -> None:
+def _unlinked(findings: _Findings, last: tuple[int, int, bytes], row: tuple[int, int, bytes]) -> None:
     """Say how an entry does not follow the one before it. The audit goes on from what the entry says."""
     (last_seq, last_at, last_hash), (seq, at, prev) = last, row
     if seq != last_seq + 1:

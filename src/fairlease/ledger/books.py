@@ -71,11 +71,14 @@ class Run:
     """A run that lives: its leases by name (None: closed), and what it owes so far by class."""
 
     __slots__ = (
-        "attempt", "bill", "borrowed", "counted", "deadline", "leases", "lost", "open", "payers", "spec", "sponsors",
+        "attempt", "bill", "borrowed", "counted", "deadline", "funding", "leases", "lost", "max_duration", "open",
+        "owner", "payers", "sponsors",
     )  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
-        self.spec = spec
+        self.owner = spec.owner
+        self.funding = spec.funding
+        self.max_duration = spec.runtime.max_duration
         self.counted = not spec.opportunistic
         self.attempt = self.open = self.borrowed = 0
         self.deadline: int | None = None
@@ -87,7 +90,7 @@ class Run:
 
     def begin(self, attempt: int, now: int) -> None:
         """Another attempt: the limit counts anew, and names of the last one cannot come again."""
-        limit = self.spec.runtime.max_duration
+        limit = self.max_duration
         self.attempt, self.deadline = attempt, None if limit is None else now + limit
         if self.leases:
             self.leases = {name: lease for name, lease in self.leases.items() if lease is not None}

@@ -28,7 +28,7 @@ Order = tuple[str | int, ...]
 @lru_cache(maxsize=65_536)
 def natural(name: str) -> Order:
     """An order in which a2 comes before a10."""
-    return tuple(int(part) if part.isdigit() else part for part in _DIGITS.split(name))
+    return tuple(int(part) if part.isdecimal() else part for part in _DIGITS.split(name))
 
 
 @lru_cache(maxsize=65_536)
@@ -43,6 +43,30 @@ def lowest(free: int, count: int) -> tuple[int, ...]:
     slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
     assert len(slots) >= count, "a plan gives a pod only slots that are free"
     return tuple(slots[:count])
+
+
+def missing_label(node: Node, keys: LabelKeys) -> str | None:
+    """The label a node lacks, without which nobody knows where it stands."""
+    return next(
+        (each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)), None
+    )
+
+
+def usable_gpus(node: Node) -> int:
+    """GPUs of a node that work."""
+    return node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
+
+
+def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | None:
+    """What keeps new work off a node that once showed `peak` GPUs; None where nothing does."""
+    bars = (
+        (failed or node.fenced, Reason.NodeFailed),
+        (missing_label(node, keys) is not None, Reason.MissingLabel),
+        (usable_gpus(node) < peak, Reason.LostGPUs),
+        (not node.ready, Reason.NotReady),
+        (node.cordoned, Reason.Cordoned),
+    )
+    return next((reason for holds, reason in bars if holds), None)
 
 
 class NodeState:
@@ -251,13 +275,6 @@ class Capacity:
         self.nodes: dict[str, NodeState] = {}
         self.pools: dict[str, Pool] = {}
 
-    def missing(self, node: Node) -> str | None:
-        """The label a node lacks, without which nobody knows where it stands."""
-        keys = self.labels
-        return next(
-            (each for each in (keys.region, keys.cluster, keys.domain, keys.flavor) if not node.labels.get(each)), None
-        )
-
     def flavor(self, node: Node) -> str:
         """The flavor a node's labels tell."""
         return node.labels.get(self.labels.flavor, "")
@@ -265,7 +282,7 @@ class Capacity:
     def join(self, state: NodeState) -> None:
         """Put a node into its pool, if its labels say which."""
         self.nodes[state.node.name] = state
-        if self.missing(state.node) is not None:
+        if missing_label(state.node, self.labels) is not None:
             return
         labels, keys = state.node.labels, self.labels
         flavor = labels[keys.flavor]

@@ -31,8 +31,8 @@ from fairlease.ledger.store import Entry, Head
 _NOTHING = Head()
 
 
-Row = tuple[int, int, str, str, bytes]
-"""An entry as it lies in a store: seq, at, prev, hash, and the body as the bytes that were hashed."""
+Row = tuple[int, int, bytes, bytes, bytes]
+"""An entry as it lies in a store: seq, at, prev and hash as 32 bytes each, and the body as the bytes that were hashed."""
 
 
 class Sealed(NamedTuple):
@@ -58,7 +58,7 @@ def seal(head: Head, at: int, events: tuple[AnyEvent, ...]) -> Sealed:
 
 def row_of(entry: Entry) -> Row:
     """An entry as a store would keep it."""
-    return entry.seq, entry.at, entry.prev, entry.hash, encode(entry.events)
+    return entry.seq, entry.at, bytes.fromhex(entry.prev), bytes.fromhex(entry.hash), encode(entry.events)
 
 
 def breaks(rows: Iterable[Row], head: Head = _NOTHING) -> Iterator[tuple[int, str]]:
@@ -66,7 +66,7 @@ def breaks(rows: Iterable[Row], head: Head = _NOTHING) -> Iterator[tuple[int, st
 
     After a break it goes on from what the row says of itself: one change shows as one break, not as a thousand.
     """
-    last_seq, last_hash, last_at = head.seq, head.hash, head.at
+    last_seq, last_hash, last_at = head.seq, bytes.fromhex(head.hash), head.at
     for seq, at, prev, stated, body in rows:
         if seq != last_seq + 1:
             yield seq, f"the entry behind {last_seq} has number {seq}"
@@ -74,7 +74,7 @@ def breaks(rows: Iterable[Row], head: Head = _NOTHING) -> Iterator[tuple[int, st
             yield seq, f"entry {seq} does not name the hash of the entry before it"
         if at < last_at:
             yield seq, f"entry {seq} lies at {at}, before its predecessor at {last_at}"
-        if stated != entry_hash(prev, seq, at, body):
+        if stated.hex() != entry_hash(prev.hex(), seq, at, body):
             yield seq, f"the bytes of entry {seq} do not give the hash that it states"
         last_seq, last_hash, last_at = seq, stated, at
 

@@ -8,16 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.model.lease import Lease
-from fairlease.model.record import Key, split
+from fairlease.model.record import split
 
 if TYPE_CHECKING:
     from fairlease.ledger.event import LeasesOpened
     from fairlease.model.run import RunSpec
-
-
-def lease_name(run: Key, attempt: int, number: int) -> str:
-    """The name of a lease within its run's namespace."""
-    return f"{split(run)[1]}-{attempt}-{number}"
 
 
 def leases_of(event: LeasesOpened, spec: RunSpec, at: int, serial: int) -> tuple[Lease, ...]:

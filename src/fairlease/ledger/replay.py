@@ -234,8 +234,8 @@ class Replay:
             self._bad_payer(event, payer, "does not exist")
         elif account.owner != owner:
             self._bad_payer(event, payer, f"belongs to {account.owner}, not to {owner}")
-        elif (fund is OWN_MONEY) != (owner == run.spec.owner):
-            self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.spec.owner}")
+        elif (fund is OWN_MONEY) != (owner == run.owner):
+            self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.owner}")
         return money
 
     def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:

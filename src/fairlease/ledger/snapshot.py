@@ -55,6 +55,7 @@ class FrozenAccount(Record, frozen=True, kw_only=True):
     budget: Key
     envelope: str
     owner: str
+    since: int
     usage: FrozenUsage
     lent: FrozenUsage
 
@@ -130,6 +131,7 @@ def freeze(state: State) -> bytes:
                 budget=Key(each.id[0]),
                 envelope=each.id[1],
                 owner=each.owner,
+                since=each.since,
                 usage=_freeze_usage(each.usage),
                 lent=_freeze_usage(each.lent),
             )
@@ -147,6 +149,27 @@ def freeze(state: State) -> bytes:
     return _encoder.encode(frozen)
 
 
+def derived(state: State) -> dict[str, object]:
+    """What the indexes of a state say; of two states with equal bytes it must be equal too, or an index has gone astray."""
+    accounts = sorted(state.accounts.items())
+    return {
+        "money": [
+            (key, each.used, each.lent_used, each.gpus, each.promise.save(), each.lent_promise.save())
+            for key, each in accounts
+        ],
+        "slots": [(name, each.free, each.barred) for name, each in sorted(state.capacity.nodes.items())],
+        "domains": [
+            (flavor, pool.free, sorted((key, domain.free) for key, domain in pool.domains.items()))
+            for flavor, pool in sorted(state.capacity.pools.items())
+            if pool.domains
+        ],
+        "queue": sorted((key, tuple(shape.orders), shape.reason.value) for key, shape in state.queue.shapes.items()),
+        "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
+        "timers": sorted(state.timers.times.items()),
+        "work": (sorted(state.opportunistic), sorted(state.overdrawn.items()), state.open_leases),
+    }
+
+
 def thaw(body: bytes) -> State:
     """A state from its bytes; indexes are built by applying what the bytes tell."""
     frozen = _decoder.decode(body)
@@ -162,7 +185,7 @@ def thaw(body: bytes) -> State:
         _thaw_run(state, run)
     for account in frozen.accounts:
         books = state.account(account.budget, account.envelope)
-        books.owner = account.owner
+        books.owner, books.since = account.owner, account.since
         _thaw_usage(books.usage, account.usage)
         _thaw_usage(books.lent, account.lent)
     for shape, reason in frozen.shapes:

@@ -17,14 +17,17 @@ from fairlease.ledger.chain import Row, seal
 from fairlease.ledger.event import AnyEvent, decode
 from fairlease.ledger.sqlite_file import CannotOpen, Lock, open_reader, open_writer
 from fairlease.ledger.sqlite_index import IndexWriter
-from fairlease.ledger.sqlite_query import CHUNK, IndexReader
+from fairlease.ledger.sqlite_query import IndexReader
 from fairlease.ledger.store import GENESIS, Conflict, Ending, Entry, Head, LeaseQuery, LeaseRow, Moment, Snapshot
 from fairlease.model.record import Key
 
 SNAPSHOTS_KEPT = 2
 """The newest snapshot, and the one to fall back on where the newest proves damaged."""
 
-_ROWS = "SELECT seq, at, lower(hex(prev)), lower(hex(hash)), body FROM entry WHERE seq > ? ORDER BY seq LIMIT ?"
+_CHUNK = 256
+"""Entries that are read at once: they still lie in the processor's cache when it is their turn."""
+
+_ROWS = "SELECT seq, at, prev, hash, body FROM entry WHERE seq > ? ORDER BY seq LIMIT ?"
 _HEAD = "SELECT seq, lower(hex(hash)), at FROM entry ORDER BY seq DESC LIMIT 1"
 _PUT_ENTRY = "INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)"
 _PUT_SNAPSHOT = "INSERT OR REPLACE INTO snapshot (seq, hash, at, digest, body) VALUES (?, ?, ?, ?, ?)"
@@ -92,7 +95,7 @@ class SqliteStore:
         return entry
 
     def _put(self, entry: Entry, body: bytes) -> None:
-        row = (entry.seq, entry.at, bytes.fromhex(entry.prev), bytes.fromhex(entry.hash), body)
+        row: Row = (entry.seq, entry.at, bytes.fromhex(entry.prev), bytes.fromhex(entry.hash), body)
         try:
             self._db.execute(_PUT_ENTRY, row)
         except sqlite3.IntegrityError as error:
@@ -108,14 +111,14 @@ class SqliteStore:
 
     def rows(self, after: int = 0) -> Iterator[Row]:
         """The entries behind number `after` as they lie on the disk, for an audit: read in chunks, not decoded."""
-        while rows := self._db.execute(_ROWS, (after, CHUNK)).fetchall():
+        while rows := self._db.execute(_ROWS, (after, _CHUNK)).fetchall():
             yield from rows
             after = rows[-1][0]
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """The entries behind number `after`, in order, each decoded when it is its turn."""
         for seq, at, prev, sealed, body in self.rows(after):
-            yield Entry(seq=seq, at=at, prev=prev, hash=sealed, events=decode(body))
+            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot, and the one before it."""

@@ -78,7 +78,7 @@ class State(World):
             self._join(state)
         else:
             self.undo.touch(state)
-            state.failed = False
+            state.failed = state.failed and not (node.ready and not node.fenced)
             self._replace(state, node)
         if node.ready != (state.not_ready_since is None):
             self.undo.touch(state)
@@ -90,13 +90,13 @@ class State(World):
         state = self.capacity.nodes[event.node]
         self.undo.touch(state)
         state.failed = True
-        self._timer(Due.DEBOUNCE, event.node, None)
+        self._timer(Due.DEBOUNCE, (event.node,), None)
         self._bar(state)
 
     def _node_removed(self, event: ev.NodeRemoved) -> None:
         state = self.capacity.nodes[event.node]
         assert not state.leases, "leases on a node close before it goes"
-        self._timer(Due.DEBOUNCE, event.node, None)
+        self._timer(Due.DEBOUNCE, (event.node,), None)
         self._part(state)
 
     # --- budgets -------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class State(World):
         for name, terms in wanted.items():
             self._refit(self.account(event.budget, name), terms, event.spec.owner)
         for cap in () if before is None else before.aggregate_caps:
-            self._timer(Due.EXHAUSTED, f"{event.budget}#{cap.name}", None)
+            self._timer(Due.CAP, (event.budget, cap.name), None)
         for cap in event.spec.aggregate_caps:
             self._retime_cap(event.budget, cap, afresh=True)
         self._budgets_changed()
@@ -119,7 +119,7 @@ class State(World):
         for envelope in spec.envelopes:
             self._refit(self.account(event.budget, envelope.name), None, spec.owner)
         for cap in spec.aggregate_caps:
-            self._timer(Due.EXHAUSTED, f"{event.budget}#{cap.name}", None)
+            self._timer(Due.CAP, (event.budget, cap.name), None)
         self._budgets_changed()
 
     def _budgets_changed(self) -> None:
@@ -136,10 +136,13 @@ class State(World):
             cap = next(each for each in self.budgets[event.budget].aggregate_caps if each.name == event.cap)
             self._retime_cap(event.budget, cap, afresh=True)
             self.dirty.accounts.update((event.budget, name) for name in cap.envelopes)
+            self.dirty.lost.update((event.budget, name) for name in cap.envelopes)
             return
         account = self.account(event.budget, event.envelope)
         self.retime(account, afresh=True)
         self.dirty.accounts.add(account.id)
+        if event.turn is not ev.Turn.OPENED:
+            self.dirty.lost.add(account.id)
 
     # --- runs ----------------------------------------------------------------------------------------------------------
 
@@ -148,14 +151,14 @@ class State(World):
         run.by = event.by
         self._set("orders", self.orders + 1)
         self.undo.put(self.runs, event.run, run)
-        self._timer(Due.LATEST_START, event.run, event.spec.runtime.latest_start)
+        self._timer(Due.LATEST_START, (event.run,), event.spec.runtime.latest_start)
         self._ask(run)
 
     def _run_deferred(self, event: ev.RunDeferred) -> None:
         for each in event.runs:
             run = self.runs[each]
             self.undo.touch(run)
-            run.reason, run.message, run.tally = event.reason, event.message, event.tally
+            run.reason, run.message, run.tally, run.since = event.reason, event.message, event.tally, self.at
             shape = self.queue.shapes.get(run.shape)
             if shape is not None and run.order in shape.runs:
                 self.undo.later(self.queue.settle, run.shape, shape.reason)
@@ -172,7 +175,7 @@ class State(World):
         run.number = 0
         run.asked_at, run.order = self.at, self.orders
         self._set("orders", self.orders + 1)
-        self._timer(Due.DEADLINE, run.key, None)
+        self._timer(Due.DEADLINE, (run.key,), None)
         if run.key in self.opportunistic:
             self.undo.pop(self.opportunistic, run.key)
         self._enqueue(run)
@@ -183,8 +186,8 @@ class State(World):
         self._dequeue(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)
-        self._timer(Due.DEADLINE, event.run, None)
-        self._timer(Due.LATEST_START, event.run, None)
+        self._timer(Due.DEADLINE, (event.run,), None)
+        self._timer(Due.LATEST_START, (event.run,), None)
         if event.run in self.opportunistic:
             self.undo.pop(self.opportunistic, event.run)
         if event.phase is Phase.COMPLETED:
@@ -233,7 +236,7 @@ class State(World):
             self._reclass(run, unit, overdrawn=True)
         self.undo.put(run.overdrawn, unit, event.ends)
         self.undo.put(self.overdrawn, unit, event.ends)
-        self._timer(Due.DRAIN, "|".join(map(str, unit)), event.ends)
+        self._timer(Due.DRAIN, tuple(map(str, unit)), event.ends)
         self.dirty.flavors.add(run.spec.resources.gpu_type)
 
     def _cover_regained(self, event: ev.CoverRegained) -> None:

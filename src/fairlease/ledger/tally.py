@@ -6,9 +6,9 @@ and that is what an audit is for. A tally counts the leases that one envelope pa
     held       GPUs of open leases that take concurrency; opportunistic work takes none
     spent      GPU-ms since ever. Between two changes it grows with a constant rate, so the times and totals of all
                changes tell what was spent inside any window, also one that was moved afterwards
-    promised   GPU-ms that open leases may still use as of now, never more than the window has left:
-                   with a deadline       Σ gpus × (min(deadline, end) − now) = due − now × dated
-                   without one           endless × min(quantum, end − now)
+    promised   GPU-ms that open leases may still use as of now, while the window is not over:
+                   with a deadline       Σ gpus × (deadline − now) = due − now × dated
+                   without one           endless × quantum
                A deadline that has passed promises nothing; a heap tells which have.
 """
 
@@ -32,8 +32,8 @@ class Tally:
         self.rate = 0
         self.held = 0
         self.spent = 0
-        self._times = array("q")
-        self._totals = array("q")
+        self._times = array("q", [0])  # nothing was spent before time 0, and a change may come at 0 itself
+        self._totals = array("q", [0])
         self._endless = 0
         self._dated = 0
         self._due = 0
@@ -66,10 +66,9 @@ class Tally:
         elif deadline <= now:
             self._expire(now)
             return
-        end = self._end
         self._deadlines[deadline] = known + gpus
         self._dated += gpus
-        self._due += gpus * (deadline if end is None or deadline < end else end)
+        self._due += gpus * deadline
 
     def spent_by(self, when: int) -> int:
         """GPU-ms that were spent before `when`."""
@@ -92,20 +91,15 @@ class Tally:
             spent -= self.spent_by(start) if start < now else spent
         if self._queue and self._queue[0] <= now:
             self._expire(now)
-        ahead = quantum if end is None or quantum < end - now else end - now
-        return spent + self._due - now * self._dated + self._endless * ahead
+        return spent + self._due - now * self._dated + self._endless * quantum
 
     def set_window(self, start: int | None, end: int | None) -> None:
-        """Count what is spent and promised inside another window from now on."""
+        """Count what is spent inside another window from now on."""
         self._start, self._end = start, end
-        self._due = sum(gpus * self._clipped(deadline) for deadline, gpus in self._deadlines.items())
-
-    def _clipped(self, deadline: int) -> int:
-        return deadline if self._end is None or deadline < self._end else self._end
 
     def _expire(self, now: int) -> None:
         while self._queue and self._queue[0] <= now:
             deadline = heappop(self._queue)
             gpus = self._deadlines.pop(deadline)
             self._dated -= gpus
-            self._due -= gpus * self._clipped(deadline)
+            self._due -= gpus * deadline

@@ -13,11 +13,13 @@ class Due(enum.IntEnum):
     DEBOUNCE = 1
     WINDOW = 2
     EXHAUSTED = 3
-    DRAIN = 4
-    LATEST_START = 5
+    CAP = 4
+    DRAIN = 5
+    LATEST_START = 6
 
 
-TimerKey = tuple[Due, str]
+TimerKey = tuple[Due, tuple[str, ...]]
+"""What falls due, and of what: a run, a node, (budget, envelope), (budget, aggregate cap), a unit of cover."""
 
 
 class Timers:
@@ -53,12 +55,12 @@ class Timers:
 
     def due(self, now: int) -> list[TimerKey]:
         """The timers at or before `now`, in the order in which they fire; they stay set until somebody drops them."""
-        found: list[tuple[int, TimerKey]] = []
+        found: set[tuple[int, TimerKey]] = set()
         heap = self._heap
         while heap and heap[0][0] <= now:
             item = heappop(heap)
-            if self.times.get(item[1]) == item[0] and item not in found:
-                found.append(item)
+            if self.times.get(item[1]) == item[0]:
+                found.add(item)
         for item in found:
             heappush(heap, item)
         return [key for _, key in sorted(found, key=lambda item: (item[1][0], item[0], item[1][1]))]

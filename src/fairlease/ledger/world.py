@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bits_of
+from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
 from fairlease.ledger.live import Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -32,25 +32,26 @@ NO_OUTCOME = "0" * 64
 class Dirty:
     """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
 
-    __slots__ = ("accounts", "arrived", "budgets", "flavors", "topology")
+    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "topology")
 
     def __init__(self) -> None:
         self.flavors: set[str] = set()
         self.accounts: set[AccountId] = set()
         self.arrived: dict[bytes, list[RunState]] = {}
         self.topology: set[str] = set()
+        self.lost: set[AccountId] = set()
         self.budgets = False
 
     def __bool__(self) -> bool:
         """Whether anything changed."""
-        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.budgets)
+        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.lost or self.budgets)
 
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
-        twin.budgets = self.budgets
+        twin.lost, twin.budgets = set(self.lost), self.budgets
         return twin
 
 
@@ -138,30 +139,21 @@ class World:
         self.capacity.set_slots(state, free, barred)
 
     def _bar(self, state: NodeState) -> None:
-        node = state.node
-        healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
-        bars = (
-            (state.failed or node.fenced, Reason.NodeFailed),
-            (state.domain is None, Reason.MissingLabel),
-            (healthy < state.peak, Reason.LostGPUs),
-            (not node.ready, Reason.NotReady),
-            (node.cordoned, Reason.Cordoned),
-        )
-        self._slots(state, state.free, next((reason for holds, reason in bars if holds), None))
-        self.dirty.flavors.add(self.capacity.flavor(node))
+        self._slots(state, state.free, bar(state.node, self.capacity.labels, state.peak, failed=state.failed))
+        self.dirty.flavors.add(self.capacity.flavor(state.node))
 
     def _debounce(self, state: NodeState) -> None:
         """A silent node whose pods are known dead fails when the debounce is over."""
         since = state.not_ready_since
         waits = since is not None and state.node.pods_dead and not state.failed
         self._timer(
-            Due.DEBOUNCE, state.node.name, since + self.config.node_debounce if waits and since is not None else None
+            Due.DEBOUNCE, (state.node.name,), since + self.config.node_debounce if waits and since is not None else None
         )
 
-    def _timer(self, due: Due, name: str, when: int | None) -> None:
-        before = self.timers.set((due, name), when)
+    def _timer(self, due: Due, subject: tuple[str, ...], when: int | None) -> None:
+        before = self.timers.set((due, subject), when)
         if before != when:
-            self.undo.later(self.timers.set, (due, name), before)
+            self.undo.later(self.timers.set, (due, subject), before)
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -180,18 +172,9 @@ class World:
         return [] if spec is None else [cap for cap in spec.aggregate_caps if name in cap.envelopes]
 
     def _refit(self, account: Account, envelope: Envelope | None, owner: str) -> None:
-        """Put an envelope's new terms on its books; what its open leases promised is clipped to the new window."""
+        """Put an envelope's new terms on its books; what was spent and promised stays as it is."""
         self.undo.touch(account)
-        self.undo.touch(account.promise)
-        self.undo.touch(account.lent_promise)
-        account.envelope, account.owner = envelope, owner
-        account.promise.restore((0, 0, 0))
-        account.lent_promise.restore((0, 0, 0))
-        for lease in account.open.values():
-            deadline = self.runs[lease.run].deadline
-            account.promise.change(lease.gpus, deadline, account.window_end())
-            if lease.payer.fund is Fund.BORROWED:
-                account.lent_promise.change(lease.gpus, deadline, account.window_end())
+        account.envelope, account.owner, account.since = envelope, owner, self.at
         self.retime(account, afresh=True)
         self.dirty.accounts.add(account.id)
 
@@ -200,11 +183,10 @@ class World:
         envelope = account.envelope
         edges = () if envelope is None else (envelope.start, envelope.end)
         coming = [edge for edge in edges if edge is not None and edge > self.at]
-        name = "|".join(account.id)
-        self._retime(Due.WINDOW, name, min(coming, default=None), afresh=afresh)
-        self._retime(Due.EXHAUSTED, name, account.exhausts_at(self.at), afresh=afresh)
+        self._retime(Due.WINDOW, account.id, min(coming, default=None), afresh=afresh)
+        self._retime(Due.EXHAUSTED, account.id, account.exhausts_at(self.at), afresh=afresh)
         for cap in self.caps_over(account):
-            self._retime_cap(Key(account.id[0]), cap)
+            self._retime_cap(Key(account.id[0]), cap, afresh=afresh)
 
     def _retime_cap(self, budget: Key, cap: AggregateCap, *, afresh: bool = False) -> None:
         if cap.max_gpu_hours is None:
@@ -213,13 +195,13 @@ class World:
         left = cap.max_gpu_hours - sum(member.consumed(self.at) for member in members)
         rate = sum(member.usage.rate for member in members if member.inside_window(self.at))
         due = self.at - (-left // rate) if rate and left > 0 else None
-        self._retime(Due.EXHAUSTED, f"{budget}#{cap.name}", due, afresh=afresh)
+        self._retime(Due.CAP, (budget, cap.name), due, afresh=afresh)
 
-    def _retime(self, due: Due, name: str, when: int | None, *, afresh: bool) -> None:
+    def _retime(self, due: Due, subject: tuple[str, ...], when: int | None, *, afresh: bool) -> None:
         """Move a timer; one that is due and was not heard yet stays, whatever else happens at that instant."""
-        before = self.timers.times.get((due, name))
+        before = self.timers.times.get((due, subject))
         if afresh or before is None or before > self.at:
-            self._timer(due, name, when)
+            self._timer(due, subject, when)
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
@@ -259,15 +241,15 @@ class World:
         self.runs[run.key] = run
         if run.phase is Phase.PENDING:
             if run.attempt == 1:
-                self._timer(Due.LATEST_START, run.key, run.spec.runtime.latest_start)
+                self._timer(Due.LATEST_START, (run.key,), run.spec.runtime.latest_start)
             self._ask(run)
             return
-        self._timer(Due.DEADLINE, run.key, run.deadline)
+        self._timer(Due.DEADLINE, (run.key,), run.deadline)
         if run.spec.opportunistic:
             self.opportunistic[run.key] = run
         for unit, ends in overdrawn.items():
             run.overdrawn[unit] = self.overdrawn[unit] = ends
-            self._timer(Due.DRAIN, "|".join(map(str, unit)), ends)
+            self._timer(Due.DRAIN, tuple(map(str, unit)), ends)
         self.open_leases += len(leases)
         run.leases.update((lease.name, lease) for lease in leases)
         self._occupy(leases, held=True)
@@ -282,8 +264,8 @@ class World:
             run.first_started_at = self.at
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
-        self._timer(Due.DEADLINE, run.key, run.deadline)
-        self._timer(Due.LATEST_START, run.key, None)
+        self._timer(Due.DEADLINE, (run.key,), run.deadline)
+        self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
@@ -330,13 +312,13 @@ class World:
                     self.undo.pop(account.open, lease.serial)
             gpus = sign * sum(len(lease.slots) for lease in group)
             account.usage.change(gpus, self.at)
-            account.promise.change(gpus, run.deadline, account.window_end())
+            account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
             if sample.payer.fund is Fund.BORROWED:
                 self.undo.touch(account.lent)
                 self.undo.touch(account.lent_promise)
                 account.lent.change(gpus, self.at)
-                account.lent_promise.change(gpus, run.deadline, account.window_end())
+                account.lent_promise.change(gpus, run.deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
             self._classify(run, account, sample, gpus, overdrawn=overdrawn)
         return list(touched.values())
@@ -367,12 +349,13 @@ class World:
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)
         self.undo.pop(self.overdrawn, unit)
-        self._timer(Due.DRAIN, "|".join(map(str, unit)), None)
+        self._timer(Due.DRAIN, tuple(map(str, unit)), None)
 
     def _reclass(self, run: RunState, unit: Unit, *, overdrawn: bool) -> None:
         account = self.account(Key(unit[1]), unit[2])
         self.undo.touch(account)
         self.undo.touch(run)
+        account.since = run.since = self.at
         for lease in run.leases.values():
             if run.unit(lease) == unit and lease.role is not Role.SPARE:
                 self._classify(run, account, lease, -lease.gpus, overdrawn=not overdrawn)

@@ -126,14 +126,11 @@ class Books:
         total = 0
         for each in self.paid(budget, envelopes):
             if each.end is None and (not lent or each.payer.fund is Fund.BORROWED):
-                ahead = self.quantum if each.deadline is None else each.deadline - now
-                total += each.gpus * self.clipped(now, ahead, self.terms(budget, each.payer.envelope))
+                terms = self.terms(budget, each.payer.envelope)
+                over = terms is not None and terms.end is not None and now >= terms.end
+                ahead = self.quantum if each.deadline is None else max(0, each.deadline - now)
+                total += 0 if over else each.gpus * ahead
         return total
-
-    @staticmethod
-    def clipped(now: int, ahead: int, terms: Envelope | None) -> int:
-        """Time ahead that falls before a window's end."""
-        return max(0, ahead if terms is None or terms.end is None else min(ahead, terms.end - now))
 
     def uncovered(self, now: int) -> set[Unit]:
         """Every unit that is overdrawn as of `now`: oldest first, whole, and the next is tried."""

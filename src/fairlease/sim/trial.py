@@ -25,9 +25,6 @@ from fairlease.sim.workload import START, Step, View, Workload
 TIMERS_MAX = 400
 """More timers than any single step can have; a film that fires more of them runs in circles."""
 
-_CAPPED_BY_HOURS = (Reason.IntegralCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
-
-
 _AGAIN = "-again"
 
 
@@ -155,15 +152,15 @@ class Film:
 
     def _restart(self, *, through_snapshot: bool) -> None:
         """Throw the scheduler away and build it from the store: nothing may differ."""
-        before = snapshot.freeze(self.scheduler.state)
-        timer = self.scheduler.next_timer()
+        before, indexes = snapshot.freeze(self.scheduler.state), snapshot.derived(self.scheduler.state)
         if through_snapshot:
             self.scheduler.save_snapshot(force=True)
         self.scheduler = Scheduler(self.store)
         if snapshot.freeze(self.scheduler.state) != before:
             self._blame("restart", f"the state differs after a restart (snapshot: {through_snapshot})")
-        if self.scheduler.next_timer() != timer:
-            self._blame("restart", f"the next timer was {timer} and is {self.scheduler.next_timer()} after a restart")
+        for name, rebuilt in snapshot.derived(self.scheduler.state).items():
+            if rebuilt != indexes[name]:
+                self._blame("restart", f"the index of {name} differs after a restart: {indexes[name]} became {rebuilt}")
 
     def _look_ahead(self, step: Step) -> None:
         """A what-if leaves no trace."""
@@ -253,9 +250,7 @@ class Film:
                     self._check_idle(f"like {run.key}", decision.events)
 
     def _check_idle(self, what: str, events: tuple[ev.AnyEvent, ...]) -> None:
-        """No start; save one whose hours were too few until time itself made the rest of the window cheaper."""
-        for event in events:
-            if isinstance(event, ev.LeasesOpened):
-                run = self.auditor.runs[Key(event.run.removesuffix(_AGAIN))]
-                if run.reason not in _CAPPED_BY_HOURS:
-                    self._blame("work conservation", f"{event.run} starts when {what}")
+        """No start."""
+        first = next((event for event in events if isinstance(event, ev.LeasesOpened)), None)
+        if first is not None:
+            self._blame("work conservation", f"{first.run} starts when {what}")

@@ -108,6 +108,7 @@ class World:
 
     def _node(self, event: sc.NodeEvent, name: str) -> cmd.AnyCommand:
         if event is sc.NodeEvent.FAILS:
+            self.nodes[name] = msgspec.structs.replace(self.nodes[name], ready=False)
             return cmd.FailNode(name)
         self.nodes[name] = msgspec.structs.replace(self.nodes[name], **_CHANGES[event])
         return cmd.SetNode(self.nodes[name])
@@ -145,9 +146,10 @@ class World:
 
     def _restart(self) -> None:
         """Throw the engine away and build it from the ledger: nothing may change."""
-        before = snapshot.freeze(self.scheduler.state)
+        before, indexes = snapshot.freeze(self.scheduler.state), snapshot.derived(self.scheduler.state)
         self.scheduler = Scheduler(self.store)
-        if snapshot.freeze(self.scheduler.state) != before:
+        after = self.scheduler.state
+        if snapshot.freeze(after) != before or snapshot.derived(after) != indexes:
             self.faults.append(
                 f"the state rebuilt from the ledger at entry {self.scheduler.head.seq} differs from the live one"
             )
