@@ -23,8 +23,8 @@ _SHOWN = 20
 def command(session: Session, db: str | None) -> None:
     """Replay the ledger and prove what it claims.
 
-    The hash chain, one payer per GPU-second, no slot doubled, no cap exceeded at admission, no lease rewritten. Exits
-    with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: nothing else shows that a
+    The hash chain, one payer per GPU-second, no slot doubled, no cap exceeded at admission, no lease rewritten, and that
+    the tables which `leases` and `export` read agree with the entries. Exits with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: nothing else shows that a
     ledger was cut short.
     """
     answer = session.call("audit") if db is None else audit_file(db)
@@ -37,13 +37,13 @@ def audit_file(path: str) -> Answer:
     """Audit a file as it lies on the disk, byte by byte."""
     import msgspec
 
-    from fairlease.ledger.audit import scan
+    from fairlease.ledger.index_check import audit_store
     from fairlease.ledger.sqlite import SqliteStore
     from fairlease.ledger.sqlite_file import CannotOpen
 
     try:
         with SqliteStore(path, readonly=True) as store:
-            report = scan(store.rows(), _progress if sys.stderr.isatty() else None)
+            report = audit_store(store, _progress if sys.stderr.isatty() else None)
     except CannotOpen as error:
         raise Failure(str(error), remedy="give the ledger.db of a daemon's home, or a copy of it") from None
     answer: Answer = msgspec.to_builtins(report)

@@ -16,6 +16,7 @@ BAD_INPUT: Final = 2
 NO_DAEMON: Final = 3
 NOT_ALLOWED: Final = 4
 BROKEN: Final = 70
+UNWRITTEN: Final = 74
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
@@ -28,6 +29,7 @@ EXIT_CODES: Final = {
     NO_DAEMON: "no daemon answers",
     NOT_ALLOWED: "not allowed",
     BROKEN: "the daemon has a fault of its own; its log tells more",
+    UNWRITTEN: "the answer could not be written: the disk is full, or the like",
     INTERRUPTED: "interrupted",
     BROKEN_PIPE: "whoever read the output went away",
 }

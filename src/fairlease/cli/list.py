@@ -7,7 +7,7 @@ import click
 from fairlease.cli.output import show_table, warn_of_limit
 from fairlease.cli.runs_table import headings, row, whereabouts
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, limit_option, verb
+from fairlease.cli.verb import READ, limit_option, owner_option, verb
 
 PHASES = ("Pending", "Running", "Completed", "Failed")
 _EXAMPLE = """
@@ -17,8 +17,8 @@ fairlease list --owner org:team-a -A -o json | jq -r '.runs[].name'
 """
 
 
-@verb("list", example=_EXAMPLE, formats=READ, namespace=True, every=True)
-@click.option("--owner", metavar="OWNER", help="Only runs of this owner.")
+@verb("list", example=_EXAMPLE, formats=READ, namespace=True, every=True, wide="nodes, domains, hours, messages")
+@owner_option("Only runs of this owner and of owners below it.")
 @click.option(
     "--phase", type=click.Choice(["Pending", "Running", "Completed", "Failed"]), help="Only runs in this phase."
 )
@@ -30,7 +30,8 @@ def command(session: Session, owner: str | None, phase: str | None, active: bool
     Those that live, in the order in which they were asked for; then those that ended, the latest first.
 
     GPUS is the width; of an elastic run, least/now/most. START tells how long ago it started, AGE how long ago it was
-    submitted.
+    submitted. PAYER is the envelope that pays (`budget/envelope`), or, of a run that has ended, the owners whose money it
+    used; `fairlease who-pays` tells more.
     """
     asked = {"owner": owner, "phase": phase, "namespace": session.where(), "all": not active, "limit": limit}
     answer = session.call("list", **asked)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fairlease.cli.failure import BROKEN_PIPE, EXIT_CODES, INTERRUPTED
+from fairlease.cli.failure import BROKEN_PIPE, EXIT_CODES, INTERRUPTED, UNWRITTEN, Failure
 from fairlease.cli.verb import HELP, place_options
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -89,7 +89,7 @@ class Verbs(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # What Python still wants to flush at exit goes nowhere.
+            _forget_output()
             raise click.exceptions.Exit(BROKEN_PIPE) from None
         return result
 
@@ -133,13 +133,27 @@ def _group() -> Verbs:
 cli = _group()
 
 
+def _forget_output() -> None:
+    """What Python still wants to flush at exit goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def main(args: list[str] | None = None) -> NoReturn:
     """The command's entry: every way out has its exit code, and none but a bug of ours has a traceback."""
+    if sys.stdout is None:  # It was closed (`>&-`): what is said then is for nobody.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as we live
     try:
         code: Any = cli.main(args, prog_name="fairlease", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.filename is not None:  # A file of ours, and not the output.
+            raise
+        _forget_output()
+        Failure(f"the output could not be written: {error.strerror or error}").show()
+        sys.exit(UNWRITTEN)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)

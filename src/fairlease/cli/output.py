@@ -1,6 +1,6 @@
 """How answers look: kubectl's kind of table for people, JSON and YAML for programs.
 
-A table is plain text without borders; on a terminal it has a little colour and is cut at the right edge. No library is
+A table is plain text without borders; on a terminal it has a little colour and is made to fit (`fit`). No library is
 needed for that, which keeps `fairlease list` as quick as `ls`; rich comes in where a picture moves (`watch`).
 """
 
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import click
 
 from fairlease.cli.failure import printable
+from fairlease.cli.fit import Fit, fit
 
 FORMATS = ("table", "wide", "json", "yaml")
 NOTHING = "-"
-_GAP = "   "
 _CELL_MAX = 60
 
 
@@ -67,11 +67,14 @@ def show_table(
 ) -> None:
     """Print a table; where there is nothing to show, say so on stderr, so that a pipe stays empty.
 
-    On a terminal it is cut at the edge, unless every word counts (`whole`): then long lines wrap.
+    On a terminal it is made to fit, unless every word counts (`whole`): then long lines wrap.
     """
-    lines = list(table(headings, rows, colour=colour, width=None if whole else terminal_width()))
-    if len(lines) > 1:
-        click.echo("\n".join(lines), color=colour)
+    grid = _grid(headings, rows)
+    if len(grid) > 1:
+        fitted = _fitted(headings, grid, None if whole else terminal_width())
+        click.echo("\n".join(_lines(grid, fitted, colour=colour)), color=colour)
+        if left_out := [name for at, name in enumerate(headings) if name and at not in fitted[0].columns]:
+            click.echo(f"left out for want of room: {', '.join(left_out)}; a pipe shows all", err=True)
     elif empty:
         click.echo(empty, err=True)
 
@@ -85,12 +88,22 @@ def warn_of_limit(found: int, limit: int) -> None:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[object]], *, colour: bool = False, width: int | None = None
 ) -> Iterator[str]:
-    """Lines of a table: columns as wide as their widest cell, the last one free; cut at `width` where there is one."""
+    """Lines of a table: columns as wide as their widest cell, the last one free; made to fit into `width`."""
+    grid = _grid(headings, rows)
+    yield from _lines(grid, _fitted(headings, grid, width), colour=colour)
+
+
+Grid = list[list[Cell]]
+
+
+def _grid(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Grid:
     grid = [[Cell(heading, "bold") for heading in headings]]
-    grid += [[_cell(value, cut=index < len(headings) - 1) for index, value in enumerate(row)] for row in rows]
+    return grid + [[_cell(value, cut=at < len(headings) - 1) for at, value in enumerate(row)] for row in rows]
+
+
+def _fitted(headings: Sequence[str], grid: Grid, width: int | None) -> tuple[Fit, int]:
     widths = [max(len(row[column].text) for row in grid) for column in range(len(headings))]
-    for row in grid:
-        yield _line(row, widths, colour=colour, width=width)
+    return fit(headings, widths, width), width if width is not None else sys.maxsize
 
 
 def _cell(value: object, *, cut: bool) -> Cell:
@@ -99,14 +112,16 @@ def _cell(value: object, *, cut: bool) -> Cell:
     return Cell(shortened(text) if cut else text, cell.colour)
 
 
-def _line(row: Sequence[Cell], widths: Sequence[int], *, colour: bool, width: int | None) -> str:
-    left, parts = width if width is not None else sys.maxsize, []
-    for index, (cell, wide) in enumerate(zip(row, widths, strict=True)):
-        last = index == len(row) - 1
-        text = (cell.text if last else cell.text.ljust(wide) + _GAP)[:left]
-        left -= len(text)
-        parts.append(paint(text, cell.colour) if colour and text.strip() else text)
-    return "".join(parts).rstrip()
+def _lines(grid: Grid, fitted: tuple[Fit, int], *, colour: bool) -> Iterator[str]:
+    (columns, widths, gap), most = fitted
+    for row in grid:
+        left, parts = most, []
+        for at, (column, wide) in enumerate(zip(columns, widths, strict=True)):
+            text = shortened(row[column].text, wide)
+            text = (text if at == len(columns) - 1 else text.ljust(wide + gap))[:left]
+            left -= len(text)
+            parts.append(paint(text, row[column].colour) if colour and text.strip() else text)
+        yield "".join(parts).rstrip()
 
 
 def paint(text: str, colour: str | None) -> str:
@@ -178,10 +193,12 @@ def _two(large: int, unit: str, small: int, fraction: str) -> str:
     return f"{large}{unit}{small}{fraction}" if small else f"{large}{unit}"
 
 
-def hours(value: float | None) -> str:
-    """GPU-hours as one reads them; the exact number is in `-o json`."""
+def hours(value: float | None, *, exact: bool = False) -> str:
+    """GPU-hours as one reads them; `exact` to a millionth: some milliseconds of one GPU."""
     if value is None:
         return NOTHING
+    if exact:
+        return f"{value:.6f}"
     least = 0.01
     if isinstance(value, int) or value == 0:
         return f"{value:.0f}"

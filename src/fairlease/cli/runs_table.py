@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlease.cli.output import NOTHING, Cell, age, phase_cell, reason_cell
+from fairlease.cli.output import NOTHING, Cell, age, hours, phase_cell, reason_cell
 from fairlease.cli.session import Answer, Session
 
 HEADINGS = ("NAME", "OWNER", "PHASE", "GPUS", "START", "AGE", "PAYER", "REASON")
-WIDE = ("NODES", "DOMAIN", "BORROWED", "MESSAGE")
+WIDE = ("NODES", "DOMAIN", "BORROWED", "GPU-HOURS", "MESSAGE")
 LEASES_MAX = 10_000
 TERMINAL = ("Completed", "Failed")
+FUNDS = ("owned", "shared", "borrowed")
 
 
 class Whereabouts:
@@ -61,12 +62,14 @@ def row(session: Session, run: Answer, where: Whereabouts) -> list[object]:
         gpus(run),
         age(status.get("startedAt")),
         age(status.get("submittedAt")),
-        _payers(where.payers.get(full, {})),
+        _payers(where.payers.get(full, {})) or _paid_by(run),
         _reason_cell(status),
     ]
     if session.wide:
         cells += [_some(where.nodes.get(full, [])), _some(where.domains.get(full, []))]
-        cells += [status.get("funding", {}).get("borrowed", {}).get("gpus", 0), status.get("message")]
+        funding = status.get("funding", {})
+        used = sum(funding.get(kind, {}).get("gpuHours", 0) for kind in FUNDS)
+        cells += [funding.get("borrowed", {}).get("gpus", 0), hours(used, exact=True), status.get("message")]
     return cells
 
 
@@ -108,6 +111,15 @@ def _payers(shares: dict[str, int]) -> str:
     if len(shares) == 1:
         return next(iter(shares))
     return ",".join(f"{payer}:{share}" for payer, share in shares.items())
+
+
+def _paid_by(run: Answer) -> str:
+    """Whose money a run used, as its status tells it: its owner's, the family's, that of sponsors."""
+    funding = run["status"].get("funding") or {}
+    owned, shared, borrowed = (funding.get(kind, {}).get("gpuHours") for kind in FUNDS)
+    sponsors = [each["owner"] for each in funding.get("sponsors") or () if each.get("gpuHours")]
+    own = ([run["owner"]] if owned else []) + (["family"] if shared else [])
+    return ",".join(own + (sponsors or (["borrowed"] if borrowed else [])))
 
 
 def _some(names: list[str]) -> str:

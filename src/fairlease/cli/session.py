@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,8 @@ class Session:
     @property
     def colour(self) -> bool:
         """Colour is for terminals, and for people who did not refuse it."""
-        return not self.no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+        refused = self.no_color or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+        return not refused and sys.stdout.isatty()
 
     @property
     def wide(self) -> bool:
@@ -81,11 +83,20 @@ class Session:
         try:
             answer: Answer = Client(path, _PATIENCE_S.get(verb, TIMEOUT_S)).call(verb, **args)
         except CallFailed as failed:
-            raise refused(failed.error) from None
+            raise self._with_hint(refused(failed.error), args) from None
         except msgspec.MsgspecError:
             remedy = "give the socket of a Fairlease daemon with --socket"
             raise Failure(f"whatever answers at {path} speaks another language", remedy=remedy) from None
         return answer
+
+    def _with_hint(self, failure: Failure, asked: dict[str, object]) -> Failure:
+        """A name that is not there is answered with the nearest one that is."""
+        if failure.reason == "NotFound":
+            from fairlease.cli.names import hint
+
+            with suppress(Failure):
+                failure.message += hint(self, asked)
+        return failure
 
     def show(self, value: Answer, draw: Callable[[Answer], None]) -> None:
         """Print an answer: as it is for programs, drawn for people."""
@@ -93,6 +104,11 @@ class Session:
             emit(value, self.output)
         else:
             draw(value)
+
+
+def bare(full: str) -> str:
+    """A name without the default namespace, which goes without saying."""
+    return full.removeprefix("default/")
 
 
 def refused(error: Error) -> Failure:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
+from fairlease.cli.names import complete_living_runs, complete_owners, complete_runs
 from fairlease.cli.output import FORMATS
-from fairlease.cli.session import Session
+from fairlease.cli.session import Session, bare
+
+__all__ = ["HELP", "NO_MORE", "READ", "Verb", "VerbGroup", "bare", "limit_option", "owner_option", "place_options", "run_argument", "verb"]
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -46,10 +48,9 @@ def place_options() -> list[click.Option]:
     ]
 
 
-def _output_option(formats: Sequence[str]) -> click.Option:
-    return click.Option(
-        ["-o", "--output"], type=click.Choice(formats), default=formats[0], show_default=True, help="How to print it."
-    )
+def _output_option(formats: Sequence[str], wide: str) -> click.Option:
+    told = f"How to print it; wide adds {wide}." if wide else "How to print it."
+    return click.Option(["-o", "--output"], type=click.Choice(formats), default=formats[0], show_default=True, help=told)
 
 
 def _namespace_options(*, every: bool) -> list[click.Option]:
@@ -66,11 +67,13 @@ def verb(
     formats: Sequence[str] = (),
     namespace: bool = False,
     every: bool = False,
+    wide: str = "",
     **settings: Any,  # noqa: ANN401 - click's own settings
 ) -> Callable[[Callable[..., Any]], Verb]:
     """Make a function the command `name`; it is handed a `Session` and the options declared on it.
 
-    `formats` are what `-o` accepts (none: it has no `-o`), `namespace` and `every` add `-n` and `-A`.
+    `formats` are what `-o` accepts (none: it has no `-o`), `namespace` and `every` add `-n` and `-A`;
+    `wide` is what `-o wide` shows besides the table.
     """
 
     def made(work: Callable[..., Any]) -> Verb:
@@ -79,7 +82,7 @@ def verb(
 
         declared = list(reversed(getattr(work, "__click_params__", [])))
         declared += _namespace_options(every=every) if namespace or every else []
-        declared += [_output_option(formats)] if formats else []
+        declared += [_output_option(formats, wide)] if formats else []
         declared += place_options()
         return Verb(
             name, callback=call, params=declared, help=work.__doc__, example=example, context_settings=HELP, **settings
@@ -104,24 +107,8 @@ def _session(given: dict[str, Any]) -> Session:
 READ = FORMATS
 """What a verb that reads can print."""
 
-
-def complete_runs(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of runs for the shell's completion; without a daemon there are none, and no noise."""
-    from fairlease.cli.failure import Failure
-
-    around = ctx.find_root().params
-    session = Session(home=ctx.params.get("home") or around.get("home"), socket=ctx.params.get("socket"))
-    try:
-        runs = session.call("list", namespace=ctx.params.get("namespace"))["runs"]
-    except Failure:
-        return []
-    names = [bare(run["name"]) for run in runs]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
-def bare(full: str) -> str:
-    """A name without the default namespace, which goes without saying."""
-    return full.removeprefix("default/")
+NO_MORE = "nothing here"
+"""What `-o wide` adds where the answer is a line."""
 
 
 def limit_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -130,9 +117,17 @@ def limit_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--limit", type=number, default=100, show_default=True, metavar="N", help="At most so many.")
 
 
-def run_argument(*, several: bool = False, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The run, or the runs, that a verb is about."""
+def owner_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Whose; an owner stands for all below it."""
+    return click.option("--owner", metavar="OWNER", shell_complete=complete_owners, help=text)
+
+
+def run_argument(
+    *, several: bool = False, required: bool = True, living: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The run, or the runs, that a verb is about; `living`: of which only those that wait or run make sense."""
     name = "runs" if several else "run"
     many = -1 if several else 1
     shown = ("RUN" if required else "[RUN]") + ("..." if several else "")
-    return click.argument(name, metavar=shown, nargs=many, required=required, shell_complete=complete_runs)
+    complete = complete_living_runs if living else complete_runs
+    return click.argument(name, metavar=shown, nargs=many, required=required, shell_complete=complete)

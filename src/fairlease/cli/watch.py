@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlease.cli.failure import answer_is_no
-from fairlease.cli.output import Cell, as_json, as_yaml, emit
+from fairlease.cli.output import as_json, as_yaml, emit, table, terminal_width
 from fairlease.cli.runs_table import TERMINAL, full_name, gpus, headings, reason, row, whereabouts
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
+    from rich.text import Text
 
 LIMIT = 1_000
 WAIT_MS = 30_000
@@ -35,7 +35,7 @@ fairlease watch my-run -o json | jq -r .status.phase
 """
 
 
-@verb("watch", example=_EXAMPLE, formats=READ, namespace=True, every=True)
+@verb("watch", example=_EXAMPLE, formats=READ, namespace=True, every=True, wide="columns, on a terminal")
 @run_argument(several=True, required=False)
 @click.option("--until-done", is_flag=True, help="End when all of them have ended; exit with 1 where one failed.")
 def command(session: Session, runs: tuple[str, ...], until_done: bool) -> None:
@@ -134,15 +134,10 @@ def _live() -> Live:
     return Live(auto_refresh=False)
 
 
-def _drawn(session: Session, runs: Sequence[Answer]) -> Table:
-    from rich.table import Table
+def _drawn(session: Session, runs: Sequence[Answer]) -> Text:
     from rich.text import Text
 
-    picture = Table(box=None, pad_edge=False, header_style="bold" if session.colour else "")
-    for heading in headings(session):
-        picture.add_column(heading, no_wrap=heading not in ("REASON", "MESSAGE"))
     where = whereabouts(session)
-    for run in runs:
-        cells = [cell if isinstance(cell, Cell) else Cell(str(cell or "-")) for cell in row(session, run, where)]
-        picture.add_row(*(Text(cell.text, style=(session.colour and cell.colour) or "") for cell in cells))
-    return picture
+    rows = [row(session, run, where) for run in runs]
+    lines = table(headings(session), rows, colour=session.colour, width=terminal_width())
+    return Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")

@@ -112,9 +112,31 @@ class Planner:
         if not self.could_ever_fit():
             message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
             return Refusal(Reason.NeverFits, message, {})
+        poor = self._poor_everywhere(need)
+        if poor is not None:
+            return poor
         free = 0 if self.pool is None else self.pool.free
         message = f"{gpus} GPUs are needed in groups as asked; {free} of this flavor are free in all"
         return Refusal(Reason.NoRoom, message, {})
+
+    def _poor_everywhere(self, need: Need) -> Refusal | None:
+        """Why no domain has money for a whole group, where money reaches different nodes: then GPUs that come free do not help."""
+        assert self.pool is not None, "what could fit has a pool"
+        usable = [offer for offer in self.offers if offer.refusal is None]
+        if len({offer.mask for offer in usable}) < 2:  # noqa: PLR2004 - all money reaches the same nodes, and it is enough
+            return None
+        pods = need.pods if need.together else need.blocks[0].pods
+        most, reason, stopped = -1, Reason.NoEnvelope, list[Reason]()
+        for domain in sorted(self.pool.domains.values(), key=lambda each: each.order):
+            local = [offer for offer in usable if offer.mask & domain.mask]
+            shares, stops = cover.spend(cover.Purse(self.state, self.run, self.now), local, pods)
+            paid = sum(count for _, count in shares)
+            if paid >= pods:
+                return None
+            if paid > most:
+                most, reason, stopped = paid, cover.cause(stops), stops
+        message = f"no domain has money for a whole group of {pods * need.size} GPUs: {reason.remedy}"
+        return Refusal(reason, message, tally(stopped))
 
     def could_ever_fit(self) -> bool:
         """Whether the run would fit on the nodes its money reaches, if nothing else ran."""

@@ -6,9 +6,9 @@ A million leases must be played in seconds, so a lease is a plain tuple and a no
 from __future__ import annotations
 
 from fairlease.ledger.tally import Tally
+from fairlease.ledger.witness import RunSpec
 from fairlease.model.budget import AggregateCap, Envelope
 from fairlease.model.lease import Role
-from fairlease.model.run import RunSpec
 
 CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
 """The classes of a bill; a lease's kind is its place here."""
@@ -68,7 +68,7 @@ Money = tuple[Account, int, str]
 
 
 class Run:
-    """A run that lives: its leases by name (None: closed), and what it owes so far by class."""
+    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
 
     __slots__ = (
         "attempt", "bill", "borrowed", "counted", "deadline", "funding", "leases", "lost", "max_duration", "open",
@@ -82,18 +82,22 @@ class Run:
         self.counted = not spec.opportunistic
         self.attempt = self.open = self.borrowed = 0
         self.deadline: int | None = None
-        self.leases: dict[str, Lease | None] = {}
+        self.leases: dict[int, Lease | None] = {}
         self.payers: list[Money] = []
         self.lost: set[tuple[Account, int]] | None = None
         self.bill = [0, 0, 0, 0, 0]
         self.sponsors: dict[str, int] | None = None
 
     def begin(self, attempt: int, now: int) -> None:
-        """Another attempt: the limit counts anew, and names of the last one cannot come again."""
+        """Another attempt: the limit counts anew, and so do its leases."""
         limit = self.max_duration
         self.attempt, self.deadline = attempt, None if limit is None else now + limit
         if self.leases:
-            self.leases = {name: lease for name, lease in self.leases.items() if lease is not None}
+            self.leases = {}
+
+    def held(self) -> list[int]:
+        """The numbers of the leases that are open."""
+        return [number for number, lease in self.leases.items() if lease is not None]
 
     def overdrawn(self, account: Account, group: int) -> bool:
         """Whether cover was lost for the unit that a lease belongs to."""

@@ -1,7 +1,7 @@
 """What every store derives from an event by itself: the words for a closure, and the runs an event names.
 
-The stores share it so that they give the same answers. (The audit does not use it: a proof that shares code with what
-it proves is none.)
+The stores share it so that they give the same answers. (The audit's replay does not use it: a proof that shares code
+with what it proves is none. `index_check` does: it proves that a file holds these answers, not that they are right.)
 """
 
 from __future__ import annotations

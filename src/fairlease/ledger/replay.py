@@ -7,10 +7,9 @@ follows what is open. After a finding the fold goes on as well as it can, to fin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
+from typing import Any
 
-from fairlease.ledger import admission
-from fairlease.ledger import event as ev
+from fairlease.ledger import admission, witness
 from fairlease.ledger.admission import exceeded
 from fairlease.ledger.books import (
     BORROWED,
@@ -28,8 +27,7 @@ from fairlease.ledger.books import (
 )
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
-from fairlease.model.lease import Fund, Payer, Role
-from fairlease.model.record import Key
+from fairlease.model.lease import Fund, Role
 from fairlease.reason import Reason
 
 ONE_PAYER = "onePayerPerGPUSecond"
@@ -45,8 +43,12 @@ ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
 OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
-def _ignored(event: ev.AnyEvent) -> None:
-    pass
+def _ignored(event: witness.Event) -> None:
+    """An event that moves neither slots nor money."""
+
+
+def _lease_name(run: str, attempt: int, number: int) -> str:
+    return f"{run.partition('/')[2]}-{attempt}-{number}"
 
 
 class Replay:
@@ -60,26 +62,25 @@ class Replay:
         self.gone: list[Node] = []
         self._config = Config()
         self._nodes: dict[str, Node] = {}
-        self._budgets: dict[Key, BudgetSpec] = {}
-        self._runs: dict[Key, Run | None] = {}
+        self._budgets: dict[str, BudgetSpec] = {}
+        self._runs: dict[str, Run | None] = {}
         self._masks: dict[tuple[int, ...], int] = {}
         self.plays: dict[type, Callable[[Any], None]] = {
-            ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
-            ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
-            ev.RunSubmitted: self._submitted, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
-            ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
+            witness.Configured: self._configured, witness.NodeSet: self._node_set, witness.NodeFailed: self._node_gone,
+            witness.NodeRemoved: self._node_gone, witness.BudgetSet: self._budget_set, witness.BudgetRemoved: self._budget_removed,
+            witness.RunSubmitted: self._submitted, witness.LeasesOpened: self._opened, witness.LeasesClosed: self._closed,
+            witness.RunEnded: self._ended, witness.CoverLost: self._cover_lost, witness.CoverRegained: self._cover_regained,
         }  # fmt: skip
-        # The other kinds move neither slots nor money.
-        self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}
+        self.plays |= dict.fromkeys(witness.IGNORED, _ignored)
 
     # --- nodes, budgets, settings ----------------------------------------------------------------------------------
 
-    def _configured(self, event: ev.Configured) -> None:
+    def _configured(self, event: witness.Configured) -> None:
         self._config = event.config
         for account in self.accounts.values():
             account.fits = set()
 
-    def _node_set(self, event: ev.NodeSet) -> None:
+    def _node_set(self, event: witness.NodeSet) -> None:
         name, labels = event.node.name, event.node.labels
         node = self._nodes.get(name)
         if node is None:
@@ -88,7 +89,7 @@ class Replay:
             node.labels, node.place = labels, object()
         node.usable = event.node.gpus
 
-    def _node_gone(self, event: ev.NodeFailed | ev.NodeRemoved) -> None:
+    def _node_gone(self, event: witness.NodeFailed | witness.NodeRemoved) -> None:
         node = self._nodes.get(event.node)
         if node is not None:
             node.usable = 0
@@ -107,7 +108,7 @@ class Replay:
             account = self.accounts[budget, envelope] = Account(budget, envelope)
         return account
 
-    def _budget_set(self, event: ev.BudgetSet) -> None:
+    def _budget_set(self, event: witness.BudgetSet) -> None:
         self._withdraw(event.budget)
         spec = self._budgets[event.budget] = event.spec
         for terms in spec.envelopes:
@@ -117,42 +118,46 @@ class Replay:
             for member in members:
                 member.caps.append((cap, members))
 
-    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
+    def _budget_removed(self, event: witness.BudgetRemoved) -> None:
         self._withdraw(event.budget)
 
-    def _withdraw(self, budget: Key) -> None:
+    def _withdraw(self, budget: str) -> None:
         spec = self._budgets.pop(budget, None)
         for terms in () if spec is None else spec.envelopes:
             self._account(budget, terms.name).set_terms("", None)
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    def _submitted(self, event: ev.RunSubmitted) -> None:
+    def _submitted(self, event: witness.RunSubmitted) -> None:
         if event.run in self._runs:
             self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
         self._runs[event.run] = Run(event.spec)
 
-    def _dead(self, name: Key, what: str) -> None:
+    def _dead(self, name: str, what: str) -> None:
         why = "has ended" if name in self._runs else "was never submitted"
         self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
 
-    def _ended(self, event: ev.RunEnded) -> None:
+    def _ended(self, event: witness.RunEnded) -> None:
         name, bill = event.run, event.bill
         run = self._runs.get(name)
         if run is None:
             return self._dead(name, "a run ended")
         if run.open:
-            leases = tuple(lease for lease, held in run.leases.items() if held is not None)
-            self.found(NO_LEASE_REWRITTEN, (name, *leases), f"{name} ended with {len(leases)} leases open")
-            for lease in leases:
-                self._close(run, lease)
+            self._left_open(name, run, "ended")
         told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
         if told != run.bill or bill.sponsors or run.sponsors:
-            self._compare(name, run, told, bill.sponsors)
+            self._compare(name, run, told, bill.sponsors or {})
         self._runs[name] = None
         return None
 
-    def _compare(self, name: Key, run: Run, told: list[int], sponsors: dict[str, int]) -> None:
+    def _left_open(self, name: str, run: Run, what: str) -> None:
+        """Say so, and close them, so that one omission is found once."""
+        leases = tuple(_lease_name(name, run.attempt, number) for number in run.held())
+        self.found(NO_LEASE_REWRITTEN, (name, *leases), f"{name} {what} with {len(leases)} leases open")
+        for number in run.held():
+            self._close(run, number)
+
+    def _compare(self, name: str, run: Run, told: list[int], sponsors: dict[str, int]) -> None:
         for kind, stated, due in zip(CLASSES, told, run.bill, strict=True):
             if stated != due:
                 text = f"the bill of {name} states {stated} GPU-ms {kind}; its leases give {due}"
@@ -164,7 +169,7 @@ class Replay:
                 text = f"the bill of {name} states {stated} GPU-ms from sponsor {owner}; its leases give {due}"
                 self.found(ONE_PAYER, (name, owner), text)
 
-    def _cover_lost(self, event: ev.CoverLost) -> None:
+    def _cover_lost(self, event: witness.CoverLost) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "cover was lost")
@@ -172,7 +177,7 @@ class Replay:
         run.lost = (run.lost or set()) | {(account, event.group)}
         return self._reclassify(run, account)
 
-    def _cover_regained(self, event: ev.CoverRegained) -> None:
+    def _cover_regained(self, event: witness.CoverRegained) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "cover was regained")
@@ -182,44 +187,51 @@ class Replay:
 
     def _reclassify(self, run: Run, account: Account) -> None:
         """Settle what leases of another class now owe in the old one. Spares stay spares."""
-        for name, lease in run.leases.items():
+        for number, lease in run.leases.items():
             if lease is None or lease[5] is not account or lease[2] == SPARES:
                 continue
             _, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
             kind = OVERDRAWN if run.overdrawn(account, group) else fund
             if kind != before:
                 run.charge(lease, self.at)
-                run.leases[name] = (self.at, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
+                run.leases[number] = (self.at, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
 
     # --- leases ----------------------------------------------------------------------------------------------------
 
-    def _opened(self, event: ev.LeasesOpened) -> None:
+    def _opened(self, event: witness.LeasesOpened) -> None:
         name, attempt = event.run, event.attempt
         run = self._runs.get(name)
         if run is None:
             return self._dead(name, "leases were opened")
         if attempt != run.attempt:
-            if attempt < run.attempt:
-                self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
-            run.begin(attempt, self.at)
+            self._begin(name, run, attempt)
         payers, swap = [self._payer(run, event, payer) for payer in event.payers], event.reason is SWAP
-        stem, leases = f"{name.partition('/')[2]}-{attempt}-", run.leases
+        leases = run.leases
         for cell in event.cells:
-            lease = f"{stem}{cell.number}"
-            if lease in leases:
+            number = cell.number
+            if number in leases:
+                lease = _lease_name(name, attempt, number)
                 self.found(NO_LEASE_REWRITTEN, (name, lease), f"the name of lease {lease} was used before")
             elif not 0 <= cell.payer < len(payers):
+                lease = _lease_name(name, attempt, number)
                 self.found(ONE_PAYER, (name, lease), f"lease {lease} has no payer")
             else:
                 money = payers[cell.payer]
-                leases[lease] = opened = self._open(run, lease, cell, money)
+                leases[number] = opened = self._open(name, run, cell, money)
                 run.open += 1
                 if not swap and opened[8].place not in money[0].fits:
                     self._fit(event, money[0], opened[8])
         self.leases += len(event.cells)
         return None if swap else self._admit(event, run, payers)
 
-    def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
+    def _begin(self, name: str, run: Run, attempt: int) -> None:
+        if attempt < run.attempt:
+            self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
+        if run.open:
+            self._left_open(name, run, f"began attempt {attempt}")
+        run.begin(attempt, self.at)
+
+    def _payer(self, run: Run, event: witness.LeasesOpened, payer: witness.Payer) -> Money:
         owner, fund = payer.owner, payer.fund
         account = self.accounts.get((payer.budget, payer.envelope)) or self._account(payer.budget, payer.envelope)
         money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
@@ -238,11 +250,11 @@ class Replay:
             self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.owner}")
         return money
 
-    def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
+    def _bad_payer(self, event: witness.LeasesOpened, payer: witness.Payer, why: str) -> None:
         objects = (event.run, payer.budget, payer.envelope)
         self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
 
-    def _open(self, run: Run, name: str, cell: ev.Cell, money: Money) -> Lease:
+    def _open(self, name: str, run: Run, cell: witness.Cell, money: Money) -> Lease:
         """Take the slots and put the lease on the books of its payer."""
         slots, role = cell.slots, cell.role
         account, fund, owner = money
@@ -251,7 +263,7 @@ class Replay:
         node = self._nodes.get(cell.node) or self._node(cell.node)
         taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
         if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
-            self._bad_slots(name, node, taken & mask, slots)
+            self._bad_slots(_lease_name(name, run.attempt, cell.number), node, taken & mask, slots)
         if role is ACTIVE:
             node.active |= mask
         elif role is TENANT:
@@ -289,13 +301,13 @@ class Replay:
         elif beyond:
             self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} lies on node {node.name}, which is not there")
 
-    def _fit(self, event: ev.LeasesOpened, account: Account, node: Node) -> None:
+    def _fit(self, event: witness.LeasesOpened, account: Account, node: Node) -> None:
         sentences = admission.misplaced(account, node, self._config.labels.flavor)
         self._over(event, account, sentences)
         if not sentences:
             account.fits.add(node.place)
 
-    def _admit(self, event: ev.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
+    def _admit(self, event: witness.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:
@@ -308,31 +320,40 @@ class Replay:
             if sentences:
                 self._over(event, account, sentences)
 
-    def _over(self, event: ev.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
+    def _over(self, event: witness.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
         for sentence in sentences:
             objects = (event.run, account.budget, account.envelope)
             self.found(NO_CAP_EXCEEDED, objects, f"when {event.run} was admitted: {sentence}")
 
-    def _closed(self, event: ev.LeasesClosed) -> None:
+    def _closed(self, event: witness.LeasesClosed) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
-        leases = run.leases
-        for name in event.names or tuple(leases):
-            if leases.get(name) is not None:
-                self._close(run, name)
-            elif event.names:
-                why = "was closed before" if name in leases else "was never opened"
-                self.found(NO_LEASE_REWRITTEN, (event.run, name), f"lease {name} is closed, but it {why}")
+        for number in [self._number(event.run, run, name) for name in event.names] or tuple(run.leases):
+            if number is not None and run.leases[number] is not None:
+                self._close(run, number)
+            elif number is not None and event.names:
+                lease = _lease_name(event.run, run.attempt, number)
+                self.found(NO_LEASE_REWRITTEN, (event.run, lease), f"lease {lease} is closed, but it was closed before")
         if run.lost:  # a unit without leases is no more; what opens there later is new
-            open_ = [lease for lease in leases.values() if lease is not None]
-            run.lost &= {(lease[5], group) for lease in open_ for group in (-1, lease[4])}
+            held = [lease for lease in run.leases.values() if lease is not None]
+            run.lost &= {(lease[5], group) for lease in held for group in (-1, lease[4])}
         return None
 
-    def _close(self, run: Run, name: str) -> None:
-        lease = run.leases[name]
+    def _number(self, name: str, run: Run, lease: str) -> int | None:
+        """The number of a lease of the present attempt; that of another one, or of none, is not there to be closed."""
+        _, _, digits = lease.rpartition("-")
+        number = int(digits) if digits.isdecimal() else -1
+        if number in run.leases and lease == _lease_name(name, run.attempt, number):
+            return number
+        text = f"lease {lease} is closed, but it was never opened, or not in attempt {run.attempt}"
+        self.found(NO_LEASE_REWRITTEN, (name, lease), text)
+        return None
+
+    def _close(self, run: Run, number: int) -> None:
+        lease = run.leases[number]
         assert lease is not None, "its caller has looked"
-        run.leases[name] = None
+        run.leases[number] = None
         run.open -= 1
         run.charge(lease, self.at)
         _, gpus, _, fund, _, account, _, deadline, node, mask, role = lease

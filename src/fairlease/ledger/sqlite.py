@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -114,6 +115,15 @@ class SqliteStore:
         while rows := self._db.execute(_ROWS, (after, _CHUNK)).fetchall():
             yield from rows
             after = rows[-1][0]
+
+    @contextmanager
+    def unchanging(self) -> Iterator[sqlite3.Connection]:
+        """The file as of one moment, for an audit of all its tables: what is written meanwhile is not seen."""
+        self._db.execute("BEGIN")
+        try:
+            yield self._db
+        finally:
+            self._db.execute("ROLLBACK")
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """The entries behind number `after`, in order, each decoded when it is its turn."""

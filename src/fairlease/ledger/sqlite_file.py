@@ -139,14 +139,31 @@ def _explained(path: Path) -> Iterator[None]:
         raise CannotOpen(f"{path} cannot be opened: {error}") from error
 
 
+def _script() -> str:
+    """Every table, view and trigger of a ledger."""
+    return _TABLES + "".join(_GUARDS.format(table=table, same=same) for table, same in RECORD.items())
+
+
+def made_of(db: sqlite3.Connection) -> dict[tuple[str, str], str]:
+    """What a file consists of: kind and name of each part, and the words that made it."""
+    found = db.execute("SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'")
+    return {(kind, name): text for kind, name, text in found}
+
+
+def blueprint() -> dict[tuple[str, str], str]:
+    """What a file must consist of, as SQLite would tell it."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_script())
+        return made_of(db)
+
+
 def _make(db: sqlite3.Connection) -> None:
     """Write the format of an empty file, whole or not at all."""
-    guards = "".join(_GUARDS.format(table=table, same=same) for table, same in RECORD.items())
     marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT};"
     # A commit writes every page it touches to the log: with pages of 2 KiB that is half of what it is with the usual 4.
     db.execute("PRAGMA page_size = 2048")
     db.execute("PRAGMA journal_mode = WAL")
-    db.executescript(f"BEGIN IMMEDIATE; {_TABLES} {guards} {marks} COMMIT;")
+    db.executescript(f"BEGIN IMMEDIATE; {_script()} {marks} COMMIT;")
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

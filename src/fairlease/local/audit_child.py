@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from fairlease.ledger.audit import scan
+from fairlease.ledger.index_check import audit_store
 from fairlease.ledger.sqlite import SqliteStore
 
 
@@ -18,7 +18,7 @@ def main(ledger: str) -> None:
     """Audit, with the patience of one who has time."""
     os.nice(10)
     with SqliteStore(ledger, readonly=True) as store:
-        report = scan(store.rows())
+        report = audit_store(store)
     sys.stdout.buffer.write(msgspec.json.encode(msgspec.to_builtins(report)))
 
 

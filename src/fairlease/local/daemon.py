@@ -28,6 +28,8 @@ from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
+from fairlease.local.catchup import End, catch_up, reopened
+from fairlease.local.clock import LedgerClock
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
 from fairlease.local.metrics import Exporter, Metrics
@@ -108,6 +110,7 @@ class Daemon:
         self.metrics = Metrics(self.scheduler.state)
         self.past = Past(self.scheduler, settings.ledger)
         self.access = Access(settings.machine)
+        self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self.started_at = self.now()
         self.metrics_url: str | None = None
         self.closing = False
@@ -129,8 +132,8 @@ class Daemon:
         self._exporter = Exporter(self.metrics, self.scheduler, settings.ledger, self.now)
 
     def now(self) -> int:
-        """Wall-clock milliseconds that never run backwards, whatever is done to the machine's clock."""
-        return max(time.time_ns() // 1_000_000, self.scheduler.state.at)
+        """Wall-clock milliseconds that never run backwards nor stand still, whatever is done to the machine's clock."""
+        return self._clock.now(self.scheduler.state.at)
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -139,7 +142,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
-            self._tick(node_commands(self.scheduler.state, self.settings.policy, self.hardware))
+            self._catch_up(self.processes.recorded_ends(self.scheduler.state))
+            told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
+            self._tick([*reopened(self.scheduler.state), *told])
             await self._server.start()
             await self._offer_metrics()
             head = self.scheduler.head
@@ -217,8 +222,6 @@ class Daemon:
         while not self._stop:
             if not (reports or self._jobs):
                 await self._sleep()
-            for report in reports:
-                self.log.info("seen", command=repr(report.command), message=report.message)
             told = self._turn(reports)
             if (
                 not reports
@@ -235,7 +238,7 @@ class Daemon:
         waits = [IDLE_S]
         timer = self.scheduler.next_timer()
         if timer is not None:
-            due_s = (timer - time.time_ns() // 1_000_000 + 1) / 1000  # a millisecond late rather than one early
+            due_s = (timer - self.now() + 1) / 1000  # a millisecond late rather than one early
             waits.append(max(due_s, self._not_before - time.monotonic(), 0.001))
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
@@ -247,11 +250,13 @@ class Daemon:
 
     def _turn(self, reports: list[Report]) -> bool:
         """One tick over all that is there; where it fails, each request by itself, so that one bad egg spoils no other."""
+        before = self.scheduler.head.seq
         jobs, size = self._take()
         observed = [report.command for report in reports]
-        before = self.scheduler.head.seq
         try:
-            self._tick([*observed, *(each for job in jobs for each in job.commands)], jobs, len(observed))
+            self._catch_up(reports)
+            present = [*reopened(self.scheduler.state), *(each.command for each in reports if each.at_ms is None)]
+            self._tick([*present, *(each for job in jobs for each in job.commands)], jobs, len(present))
         except Conflict:
             self.log.critical("another writer appended to the ledger; stepping down")
             self._fail(jobs, Refused(fault(Fault.Stopping, "another writer appended to the ledger")))
@@ -292,14 +297,27 @@ class Daemon:
             size += len(job.commands)
         return jobs, size
 
-    def _tick(self, commands: list[cmd.AnyCommand], jobs: list[Job] | None = None, skip: int = 0) -> None:
+    def _catch_up(self, reports: list[Report]) -> None:
+        """Decide what was seen late as of when it was: ends with a time of their own, and the timers around them."""
+        ends = []
+        for report in reports:
+            self.log.info("seen", command=repr(report.command), message=report.message)
+            if report.at_ms is not None:
+                ends.append(End(self._clock.at(report.at_ms, self.scheduler.state.at), report.command))
+        catch_up(self.scheduler, ends, self.now(), self._decide)
+
+    def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
         begun = time.perf_counter()
-        tick = self.scheduler.tick(self.now(), *commands, cmd.TimePassed())
-        seconds = time.perf_counter() - begun
+        tick = self.scheduler.tick(at, *commands)
+        self._keep(tick, time.perf_counter() - begun)
+        return tick
+
+    def _tick(self, commands: list[cmd.AnyCommand], jobs: list[Job] | None = None, skip: int = 0) -> None:
+        """One decision at the present time, and its answers."""
+        tick = self._decide(self.now(), [*commands, cmd.TimePassed()])
         timer = self.scheduler.next_timer()
         if tick.entry is None and timer is not None and timer <= self.now():
             self._not_before = time.monotonic() + AGAIN_S  # a timer that changes nothing must not spin
-        self._keep(tick, seconds)
         at = skip
         for job in jobs or []:
             job.done(list(tick.decision.answers[at : at + len(job.commands)]))

@@ -46,13 +46,15 @@ RETRY_MS = 1_000
 LAUNCHES_MAX = 5
 KILLED = 137
 NOT_EXECUTED = 126
+NEVER = float("inf")
 
 
 class Report(NamedTuple):
-    """What was seen, as the engine wants it, and in words for the log."""
+    """What was seen, as the engine wants it, and in words for the log. `at_ms`: when it was, where its supervisor wrote that."""
 
     command: AnyCommand
     message: str
+    at_ms: int | None = None
 
 
 class _Pod:
@@ -109,13 +111,8 @@ class Processes:
 
     def reconcile(self, state: State) -> list[Report]:
         """End what has no lease, start what has no process, and tell what ended by itself."""
-        gangs: dict[tuple[Key, int], list[Lease]] = {}
-        wanted = set()
-        for node in state.capacity.nodes.values():
-            for lease in node.leases.values():
-                if lease.role is not Role.SPARE:
-                    gangs.setdefault((lease.run, lease.attempt), []).append(lease)
-                    wanted.add(pod_id(lease))
+        gangs = _gangs(state)
+        wanted = {pod_id(lease) for gang in gangs for lease in gang}
         for name in [name for name in self._known if name not in wanted]:
             with self._surviving(name):
                 self._end(name)
@@ -127,15 +124,27 @@ class Processes:
         }
         reports: list[Report] = []
         lost: set[str] = set()
-        for run, attempt in sorted(gangs, key=lambda gang: min(lease.serial for lease in gangs[gang])):
-            gang = sorted(gangs[run, attempt], key=lambda lease: lease.rank)
+        for gang in gangs:
             with self._surviving(*map(pod_id, gang)):
-                reports += self._tend(state.runs[run], gang, taken, lost)
+                reports += self._tend(state.runs[gang[0].run], gang, taken, lost)
         return reports + [
             Report(command, "the machine was restarted")
             for name in sorted(lost)
             for command in (FailNode(node=name), SetNode(node=state.capacity.nodes[name].node))
         ]
+
+    def recorded_ends(self, state: State) -> list[Report]:
+        """The ends that are on record with their times. Nothing is started or ended; all else is for `reconcile` to see."""
+        reports: list[Report] = []
+        for gang in _gangs(state):
+            names = [pod_id(lease) for lease in gang]
+            if any(self._spec(lease) is None for lease in gang):
+                continue
+            with self._surviving(*names):
+                seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
+                if not any(self._died_with_machine(each) for each in seen.values()):
+                    reports += self._ends(state.runs[gang[0].run], gang, seen)
+        return [report for report in reports if report.at_ms is not None]
 
     @contextmanager
     def _surviving(self, *names: str) -> Iterator[None]:
@@ -195,11 +204,14 @@ class Processes:
             (self._failure(pod_id(lease), lease.rank, seen[lease.rank]) for lease in gang),
             key=lambda failure: failure[:2],
         )
-        _, rank, code, message = failed[0]
+        when, rank, code, message = failed[0]
         if code:
-            return [Report(PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code), message)]
-        if all(isinstance(each, Exited) for each in seen.values()):
-            return [Report(WorkEnded(run=run.key, attempt=run.attempt, exit_code=0), "all ranks ended with code 0")]
+            at_ms = None if when == NEVER else int(when)
+            return [Report(PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code), message, at_ms)]
+        exits = [each.at_ms for each in seen.values() if isinstance(each, Exited)]
+        if len(exits) == len(seen):
+            done = WorkEnded(run=run.key, attempt=run.attempt, exit_code=0)
+            return [Report(done, "all ranks ended with code 0", max(exits))]
         return []
 
     def _failure(self, name: str, rank: int, seen: Observation) -> tuple[float, int, int, str]:
@@ -207,10 +219,10 @@ class Processes:
         if isinstance(seen, Exited) and seen.code:
             return seen.at_ms, rank, seen.code, seen.message or f"{seen.how.value} with code {seen.code}"
         if isinstance(seen, Lost):
-            return float("inf"), rank, KILLED, seen.reason.value
+            return NEVER, rank, KILLED, seen.reason.value
         if isinstance(seen, NotStarted) and self._known[name].launches >= LAUNCHES_MAX:
-            return float("inf"), rank, NOT_EXECUTED, seen.error or "its supervisor does not start"
-        return float("inf"), 1 << 30, 0, ""
+            return NEVER, rank, NOT_EXECUTED, seen.error or "its supervisor does not start"
+        return NEVER, 1 << 30, 0, ""
 
     def _died_with_machine(self, seen: Observation) -> bool:
         """Whether it was a restart of the machine, and neither the work's nor anybody's doing."""
@@ -305,6 +317,17 @@ class Processes:
             pod = self._known.setdefault(name, _Pod(None))
             pod.spec = self._pods.prepare(spec)
             pod.due_ms = 0
+
+
+def _gangs(state: State) -> list[list[Lease]]:
+    """The open leases that stand for processes: by attempt in order of opening, and by rank."""
+    found: dict[tuple[Key, int], list[Lease]] = {}
+    for node in state.capacity.nodes.values():
+        for lease in node.leases.values():
+            if lease.role is not Role.SPARE:
+                found.setdefault((lease.run, lease.attempt), []).append(lease)
+    gangs = [sorted(gang, key=lambda lease: lease.rank) for gang in found.values()]
+    return sorted(gangs, key=lambda gang: min(lease.serial for lease in gang))
 
 
 def monotonic_ms() -> int:

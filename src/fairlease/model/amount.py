@@ -18,6 +18,8 @@ _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = -62_135_596_800 * SECOND  # 0001-01-01T00:00:00Z
+_LAST = 253_402_300_799 * SECOND  # 9999-12-31T23:59:59Z
 _LONGEST = 1_000 * 366 * DAY
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)")
 
@@ -65,7 +67,9 @@ def parse_instant(text: str) -> int:
 
 
 def format_instant(ms: int) -> str:
-    """RFC 3339 in UTC; milliseconds only where there are any."""
+    """RFC 3339 in UTC; milliseconds only where there are any. What no calendar holds is shown as its first or last second."""
+    if not _FIRST <= ms <= _LAST:
+        ms = _FIRST if ms < _FIRST else _LAST
     text = (_EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None).isoformat(timespec="seconds")
     return f"{text}.{ms % SECOND:03d}Z" if ms % SECOND else f"{text}Z"
 

@@ -2,8 +2,9 @@
 
 Our own and not msgspec's `convert`, which stops at the first mistake and knows neither paths nor `2h`: a person who
 wrote a file wants all of its mistakes at once, each with its place and with what would be right. Rules are handed in as
-tables (`fairlease.model.rules`): a check on a single field is compiled into the reader of that field, so that a mistake
-in one field hides none in another; rules on a whole record are asked once it is whole.
+tables (`fairlease.model.rules`): a check on a single field is compiled into the reader of that field; rules on a record
+are asked of it even where fields of it are wrong, and pass over what could not be read (`fairlease.model.partial`). So a
+mistake in one place hides none in another.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from fairlease.model import amount
 from fairlease.model.document import INTEGER_MAX, Findings, Step, Trail
+from fairlease.model.partial import BAD, HoledList, HoledMapping, Partial, as_far, whole
 from fairlease.model.record import Record, Unit
 
 
@@ -40,19 +42,19 @@ class Wrong(NamedTuple):
 Check: TypeAlias = Callable[[Any], str | None]
 """What is wrong with the value of one field, or None; where the field is a list, with each item of it."""
 Rule: TypeAlias = Callable[[Any], Iterator[Wrong]]
-"""All that is wrong with a whole record."""
+"""All that is wrong with the fields of a record together; where it looks at one that could not be read, it ends."""
 Read: TypeAlias = Callable[[object, Trail, Findings], object]
-"""Turns a plain value into the one a record holds, or notes what is wrong and returns `BAD`."""
+"""Turns a plain value into the one a record holds, or notes what is wrong and returns `BAD` or what it has of it."""
 
 R = TypeVar("R", bound=Record)
 
-BAD: Final = object()
 _DEPTH_MAX = 100
 _TEXT_MAX = 64
 _NAME_MAX = 100
 _HOURS_MAX = INTEGER_MAX // amount.HOUR
 _FIRST_INSTANT = amount.parse_instant("0001-01-01T00:00:00Z")
-_LAST_INSTANT = amount.parse_instant("9999-12-31T23:59:59.999Z")
+_LAST_INSTANT = amount.parse_instant("9000-01-01T00:00:00Z")
+"""A thousand years, the longest duration, before the last that a calendar can show."""
 
 
 class Reader:
@@ -71,8 +73,12 @@ class Reader:
         self, kind: type[R], raw: object, trail: Trail, findings: Findings, beside: Collection[str] = ()
     ) -> R | None:
         """The record that `raw` stands for, or None and the reasons in `findings`; keys in `beside` are for others."""
-        record = self._reader(kind)(raw, trail, findings, beside)
-        return None if record is BAD else typing.cast("R", record)
+        record = self.glean(kind, raw, trail, findings, beside)
+        return record if whole(record) else None
+
+    def glean(self, kind: type[R], raw: object, trail: Trail, findings: Findings, beside: Collection[str] = ()) -> R:
+        """As `read`, but where something is wrong, what could be read: to look at, under `as_far`, and not to keep."""
+        return typing.cast("R", self._reader(kind)(raw, trail, findings, beside))
 
     def _reader(self, kind: type[Record]) -> _RecordReader:
         if kind not in self._compiled:
@@ -114,49 +120,56 @@ class _RecordReader:
         self._fields = {field.encode_name: (field.name, reads[field.encode_name]) for field in fields}
         self._required = [(field.name, field.encode_name) for field in fields if field.required]
         self._names = tuple(self._fields)
+        self._all = frozenset(field.name for field in fields)
         self._foreign = issubclass(kind, Foreign)
         self._rules = rules
 
     def __call__(self, raw: object, trail: Trail, findings: Findings, beside: Collection[str] = ()) -> object:
         if type(raw) is not dict:
             findings.refuse(trail, raw, f"expected a mapping with {some(self._names)}")
-            return BAD
+            return Partial(self._kind, {}, self._all)
+        before = len(findings)
         values: dict[str, Any] = {}
-        good, fields = True, self._fields
+        bad: set[str] = set()
+        fields = self._fields
         for key, each in raw.items():
             field = fields.get(key)
             if field is None:
                 if key not in beside and not self._foreign:
-                    findings.add((trail, str(key)), unknown(key, (*beside, *self._names)))
+                    self._unknown(key, raw, trail, findings, beside, bad)
             elif each is not None:  # `null` is how Kubernetes writes "not there".
                 name, read = field
                 value = read(each, (trail, key), findings)
                 if value is BAD:
-                    good = False
+                    bad.add(name)
                 else:
                     values[name] = value
         for name, api in self._required:
-            if name not in values and raw.get(api) is None:
-                good = False
-                self._missing(api, raw, trail, findings)
-        if not good:
-            return BAD
-        record = self._kind(**values)
-        return self._judged(record, trail, findings) if self._rules else record
-
-    def _missing(self, api: str, raw: dict[Any, Any], trail: Trail, findings: Findings) -> None:
-        """Say that a field is not there, unless a misspelled one was already named as meaning it."""
-        if not any(nearest(key, self._names) == api for key in raw if key not in self._fields):
-            findings.add((trail, api), "missing")
-
-    def _judged(self, record: Record, trail: Trail, findings: Findings) -> object:
-        good = True
+            if name not in values and name not in bad:
+                bad.add(name)
+                findings.add((trail, api), "missing")
+        record = self._kind(**values) if len(findings) == before else Partial(self._kind, values, bad)
         for rule in self._rules:
-            for path, value, message in rule(record):
-                good = False
+            for path, given, message in as_far(rule(record)):
                 place = extended(trail, path)
-                findings.add(place, message) if value is None else findings.refuse(place, value, message)
-        return record if good else BAD
+                findings.add(place, message) if given is None else findings.refuse(place, given, message)
+        return record if len(findings) == before else Partial(self._kind, values, bad)
+
+    def _unknown(
+        self,
+        key: object,
+        raw: dict[Any, Any],
+        trail: Trail,
+        findings: Findings,
+        beside: Collection[str],
+        bad: set[str],
+    ) -> None:
+        """Say that a field is unknown; the one it was meant for is then neither missing nor left to its default."""
+        names = (*beside, *self._names)
+        findings.add((trail, str(key)), unknown(key, names))
+        meant = nearest(key, names)
+        if meant in self._fields and raw.get(meant) is None:
+            bad.add(self._fields[meant][0])
 
 
 def extended(trail: Trail, path: Iterable[Step]) -> Trail:
@@ -276,14 +289,17 @@ def _notice(raw: object, trail: Trail, findings: Findings) -> object:
 
 
 def _instant(raw: object, trail: Trail, findings: Findings) -> object:
+    message = f"expected an {Unit.INSTANT.value}"
     if type(raw) is str and len(raw) <= _TEXT_MAX:
         try:
             ms = _instant_of(raw)
         except (ValueError, OverflowError):
-            ms = None
-        if ms is not None and _FIRST_INSTANT <= ms <= _LAST_INSTANT:
+            ms = _FIRST_INSTANT - 1
+        if _FIRST_INSTANT <= ms <= _LAST_INSTANT:
             return ms
-    findings.refuse(trail, raw, f"expected an {Unit.INSTANT.value}")
+        if ms > _LAST_INSTANT:
+            message = f"expected a time up to {amount.format_instant(_LAST_INSTANT)}; for no end, leave it out"
+    findings.refuse(trail, raw, message)
     return BAD
 
 
@@ -314,7 +330,7 @@ def _list_of(item: Read) -> Read:
             findings.refuse(trail, raw, "expected a list")
             return BAD
         values = tuple([item(each, (trail, index), findings) for index, each in enumerate(raw)])
-        return BAD if any(each is BAD for each in values) else values
+        return HoledList(values) if BAD in values else values
 
     return listed
 
@@ -329,7 +345,7 @@ def _mapping_of(item: Read) -> Read:
             place = (trail, str(key))
             name = _text(key, place, findings)
             values[name] = item(each, place, findings)
-        return BAD if BAD in values or any(each is BAD for each in values.values()) else values
+        return HoledMapping(values) if BAD in values or BAD in values.values() else values
 
     return mapping
 

@@ -1,0 +1,71 @@
+"""Making a table fit a terminal: first the gaps give way, then long names, and only then columns that matter least."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+FLEXIBLE = frozenset(
+    "BUDGET CLUSTER DOMAIN ENVELOPE FLAVOR MESSAGE NAME NAMESPACE NODE NODES OWNER PATH PAYER REGION RUN RUNS SELECTOR"
+    " SLOTS".split()
+) | {"PAID BY", "LENDS TO", "FREE SLOTS", "RUN IN", "WHAT WOULD CHANGE IT"}
+"""Columns of which the beginning tells enough."""
+
+WHOLE = ("REASON", "PHASE", "STATE")
+"""Columns that nothing shortens."""
+
+LEAST = (
+    *("PATH", "OPENED", "ATTEMPT", "OPPORTUNISTIC", "SPARE", "BORROWED", "SELECTOR", "CLUSTER", "REGION", "DOMAIN"),
+    *("SHARING", "ON EXHAUSTION", "LENDS TO", "START", "END", "OPENS", "CLOSES", "SHARED", "LENT", "OWNED", "OVERDRAWN"),
+    *("USED H", "PROMISED H", "NODES", "AGE", "LASTED", "FLAVOR", "ROLE", "MESSAGE", "NAMESPACE", "OWNER"),
+)
+"""Columns that may go, the first of them first."""
+
+_LEAST_WIDTH = 6
+_GAPS = (3, 2, 1)
+
+
+class Fit(NamedTuple):
+    """Which columns are shown, how wide each is, and how far apart they stand."""
+
+    columns: tuple[int, ...]
+    widths: tuple[int, ...]
+    gap: int
+
+
+def fit(headings: Sequence[str], widths: Sequence[int], most: int | None) -> Fit:
+    """The columns as they fit into `most` characters; what cannot be made to fit is cut by whoever prints it."""
+    columns = list(range(len(headings)))
+    if most is None or _total(widths, columns, _GAPS[0]) <= most:
+        return Fit(tuple(columns), tuple(widths), _GAPS[0])
+    going = [headings.index(name) for name in LEAST if name in headings]
+    while True:
+        for gap in _GAPS:
+            shrunk = _shrunk(headings, widths, columns, most - gap * (len(columns) - 1))
+            if shrunk is not None:
+                return Fit(tuple(columns), tuple(shrunk), gap)
+        if not going:
+            return Fit(tuple(columns), tuple(widths[column] for column in columns), _GAPS[1])
+        columns.remove(going.pop(0))
+
+
+def _total(widths: Sequence[int], columns: Sequence[int], gap: int) -> int:
+    return sum(widths[column] for column in columns) + gap * (len(columns) - 1)
+
+
+def _shrunk(headings: Sequence[str], widths: Sequence[int], columns: Sequence[int], room: int) -> list[int] | None:
+    """The widths with the widest flexible ones shortened until all fit; None where that is not enough."""
+    found = [widths[column] for column in columns]
+    last = len(headings) - 1
+    free = [
+        at
+        for at, column in enumerate(columns)
+        if headings[column] in FLEXIBLE or (column == last and headings[column] not in WHOLE and widths[column] > room // 3)
+    ]
+    least = {at: min(found[at], max(_LEAST_WIDTH, len(headings[columns[at]]))) for at in free}
+    while sum(found) > room:
+        able = [at for at in free if found[at] > least[at]]
+        if not able:
+            return None
+        found[max(able, key=lambda at: found[at])] -= 1
+    return found

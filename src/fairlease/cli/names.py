@@ -1,0 +1,106 @@
+"""Names that the daemon knows: for the shell's Tab key, and for who typed one that is nearly right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from fairlease.cli.failure import BAD_INPUT, Failure
+from fairlease.cli.session import Session, bare
+
+LIMIT = 1_000
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where no name is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def not_found(what: str, name: str, known: Iterable[str], remedy: str) -> Failure:
+    """There is no such thing, but perhaps one of nearly that name."""
+    return Failure(f"there is no {what} {name}{nearest(name, known)}", code=BAD_INPUT, reason="NotFound", remedy=remedy)
+
+
+def owned_by(owner: str, other: str) -> bool:
+    """Whether `other` is `owner` or below it."""
+    return other == owner or other.startswith(f"{owner}:")
+
+
+# --- what there is -----------------------------------------------------------------------------------------------------
+
+
+def _runs(session: Session) -> list[str]:
+    return [bare(run["name"]) for run in session.call("list", all=True, limit=LIMIT)["runs"]]
+
+
+def _living(session: Session) -> list[str]:
+    return [bare(run["name"]) for run in session.call("list", limit=LIMIT)["runs"]]
+
+
+def _nodes(session: Session) -> list[str]:
+    return [node["name"] for node in session.call("nodes")["nodes"]]
+
+
+def _budgets(session: Session) -> list[str]:
+    return [bare(budget["name"]) for budget in session.call("budgets.list")["budgets"]]
+
+
+def _owners(session: Session) -> list[str]:
+    """Owners of Budgets and of runs, and those above them."""
+    found = {budget["owner"] for budget in session.call("budgets.list")["budgets"]}
+    found |= {run["owner"] for run in session.call("list", all=True, limit=LIMIT)["runs"]}
+    for owner in list(found):
+        parts = owner.split(":")
+        found |= {":".join(parts[:count]) for count in range(1, len(parts))}
+    return sorted(found)
+
+
+# --- the Tab key -------------------------------------------------------------------------------------------------------
+
+
+def _completer(known: Callable[[Session], list[str]]) -> Completer:
+    """Names for the shell's completion; without a daemon there are none, and no noise."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        around = ctx.find_root().params
+        home, socket = (ctx.params.get(name) or around.get(name) for name in ("home", "socket"))
+        try:
+            names = known(Session(home=home, socket=socket))
+        except Failure:
+            return []
+        prefix = f"{ctx.params.get('namespace')}/"
+        names = [name.removeprefix(prefix) for name in names]
+        given = {each for value in ctx.params.values() if isinstance(value, tuple) for each in value}
+        return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]
+
+    return complete
+
+
+complete_runs = _completer(_runs)
+complete_living_runs = _completer(_living)
+complete_nodes = _completer(_nodes)
+complete_budgets = _completer(_budgets)
+complete_owners = _completer(_owners)
+
+
+# --- nearly right ------------------------------------------------------------------------------------------------------
+
+
+def hint(session: Session, asked: dict[str, object]) -> str:
+    """Which name may have been meant by a request that named a run or a Budget that is not there."""
+    if isinstance(name := asked.get("budget"), str):
+        return nearest(bare(name), _budgets(session))
+    if isinstance(name := asked.get("run"), str):
+        return nearest(bare(name), _runs(session))
+    names, known = asked.get("runs"), None
+    for name in names if isinstance(names, list) else ():
+        known = _runs(session) if known is None else known
+        if bare(name) not in known and (near := nearest(bare(name), known)):
+            return near
+    return ""
