@@ -6,24 +6,23 @@ import click
 
 from fairlease.cli.output import NOTHING, reason_cell, show_table
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import bare
 
 _SETTLED = ("Chosen", "NotNeeded")
 
 
 def draw_cover(session: Session, visits: list[Answer]) -> None:
-    """Every envelope, in the order in which money is asked for."""
+    """Every envelope, in the order in which money is asked for; wide with its full name, and what each could change."""
     rows = [
         (
             number,
             visit["place"],
-            f"{bare(visit['budget'])}/{visit['envelope']}",
+            f"{_budget(session, visit['budget'])}/{visit['envelope']}",
             visit["owner"],
             "inside" if visit["inLocation"] else "elsewhere",
             visit["paysGPUs"],
             "unbounded" if visit["roomGPUs"] is None else visit["roomGPUs"],
             reason_cell(visit["reason"]),
-            NOTHING if visit["reason"] in _SETTLED else visit.get("remedy"),
+            NOTHING if visit["reason"] in _SETTLED and not session.wide else visit.get("remedy"),
         )
         for number, visit in enumerate(visits, 1)
     ]
@@ -35,12 +34,11 @@ def draw_cover(session: Session, visits: list[Answer]) -> None:
 
 
 def draw_domains(session: Session, domains: list[Answer]) -> None:
-    """Every fabric domain, the smallest hole first."""
+    """Every fabric domain, the smallest hole first; wide with the place it lies in."""
     rows = [
         (
             visit["domain"],
-            visit["cluster"],
-            visit["region"],
+            *([visit["cluster"], visit["region"]] if session.wide else []),
             visit["freeGPUs"],
             visit["groupsFit"],
             reason_cell(visit["reason"]),
@@ -48,10 +46,14 @@ def draw_domains(session: Session, domains: list[Answer]) -> None:
         for visit in domains
     ]
     if rows:
-        headings = ("DOMAIN", "CLUSTER", "REGION", "FREE GPUS", "GROUPS THAT FIT", "REASON")
-        show_table(headings, rows, colour=session.colour)
+        place = ("CLUSTER", "REGION") if session.wide else ()
+        show_table(("DOMAIN", *place, "FREE GPUS", "GROUPS THAT FIT", "REASON"), rows, colour=session.colour)
     else:
         click.echo("no node has this flavor")
+
+
+def _budget(session: Session, name: str) -> str:
+    return name.removeprefix("default/") if not session.wide else name if "/" in name else f"default/{name}"
 
 
 def heading(text: str) -> None:

@@ -24,8 +24,9 @@ def command(session: Session, db: str | None) -> None:
     """Replay the ledger and prove what it claims.
 
     The hash chain, one payer per GPU-second, no slot doubled, no cap exceeded at admission, no lease rewritten, and that
-    the tables which `leases` and `export` read agree with the entries. Exits with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: nothing else shows that a
-    ledger was cut short.
+    the tables which `leases`, `who-pays` and `export` read agree with the entries. Exits with 1 where one of them does
+    not hold. Compare the head with a hash you noted elsewhere: a ledger that was cut short with care shows it nowhere
+    else.
     """
     answer = session.call("audit") if db is None else audit_file(db)
     session.show(answer, lambda found: _draw(session, found))

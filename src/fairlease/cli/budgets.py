@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.names import complete_budgets, owned_by
 from fairlease.cli.objects import files_option, read_objects
-from fairlease.cli.output import NOTHING, Cell, bar, hours, show_table
+from fairlease.cli.output import NOTHING, Cell, bar, hours, show_table, terminal_width
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, READ, VerbGroup, bare, verb
+from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, bare, owner_option, verb
 
 _EXAMPLE = """
 fairlease budgets apply -f budgets.yaml
 fairlease budgets usage
 """
+
+_ROOMY = 120
+"""A terminal so wide has room for long bars."""
 
 command = VerbGroup(
     "budgets",
@@ -22,7 +26,7 @@ command = VerbGroup(
 )
 
 
-@verb("apply", example="fairlease budgets apply -f budgets.yaml", formats=READ, namespace=True)
+@verb("apply", example="fairlease budgets apply -f budgets.yaml", formats=READ, namespace=True, wide=NO_MORE)
 @files_option("Budgets")
 def apply(session: Session, files: tuple[str, ...]) -> None:
     """Write Budgets from files.
@@ -37,8 +41,8 @@ def _draw_changes(answer: Answer) -> None:
         click.echo(f"budget/{bare(budget['name'])} {budget['change']}")
 
 
-@verb("remove", example="fairlease budgets remove team-a", formats=READ, namespace=True)
-@click.argument("budget", metavar="BUDGET")
+@verb("remove", example="fairlease budgets remove team-a", formats=READ, namespace=True, wide=NO_MORE)
+@click.argument("budget", metavar="BUDGET", shell_complete=complete_budgets)
 def remove(session: Session, budget: str) -> None:
     """Remove a Budget.
 
@@ -48,21 +52,35 @@ def remove(session: Session, budget: str) -> None:
     session.show(session.call("budgets.remove", budget=full), lambda _: click.echo(f"budget/{bare(full)} removed"))
 
 
-@verb("list", example="fairlease budgets list -o wide", formats=READ, namespace=True, every=True)
+@verb(
+    "list",
+    example="fairlease budgets list -o wide",
+    formats=READ,
+    namespace=True,
+    every=True,
+    wide="selectors and terms of sharing",
+)
 def listing(session: Session) -> None:
     """List Budgets and their envelopes."""
     session.show(_asked(session), lambda answer: _draw_list(session, answer))
 
 
-@verb("usage", example="fairlease budgets usage --owner org:team-a", formats=READ, namespace=True, every=True)
-@click.option("--owner", metavar="OWNER", help="Only Budgets of this owner.")
+@verb(
+    "usage",
+    example="fairlease budgets usage --owner org:team-a",
+    formats=READ,
+    namespace=True,
+    every=True,
+    wide="GPUs by class, and exact hours",
+)
+@owner_option("Only Budgets of this owner and of owners below it.")
 def usage(session: Session, owner: str | None) -> None:
     """Show how full each envelope is, as bars.
 
     GPUS is what is held of the concurrency; HOURS what was used and is promised of the GPU-hours.
     """
     answer = _asked(session)
-    answer["budgets"] = [each for each in answer["budgets"] if owner in (None, each["owner"])]
+    answer["budgets"] = [each for each in answer["budgets"] if owner is None or owned_by(owner, each["owner"])]
     session.show(answer, lambda found: _draw_usage(session, found))
 
 
@@ -144,13 +162,15 @@ def _usage_row(session: Session, budget: Answer, used: Answer) -> list[object]:
     if session.wide:
         names = ("ownedGPUs", "sharedGPUs", "borrowedGPUs", "overdrawnGPUs", "spareGPUs", "opportunisticGPUs")
         row += [used[name] for name in names]
-        row += [hours(used["consumedGPUHours"]), hours(used["committedGPUHours"])]
+        row += [hours(used[name], exact=True) for name in ("consumedGPUHours", "committedGPUHours")]
     return row
 
 
 def _bar(session: Session, used: float, whole: float) -> Cell:
     share = used / whole if whole else 1.0
     tight, full = 0.75, 1.0
+    cells = 20 if (terminal_width() or _ROOMY) >= _ROOMY else 10
     return Cell(
-        bar(used, whole, plain=not session.colour), "red" if share >= full else "yellow" if share >= tight else "green"
+        bar(used, whole, cells, plain=not session.colour),
+        "red" if share >= full else "yellow" if share >= tight else "green",
     )

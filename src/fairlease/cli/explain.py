@@ -16,7 +16,7 @@ fairlease explain my-run -o json | jq '.cover[] | select(.reason != "NotNeeded")
 """
 
 
-@verb("explain", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("explain", example=_EXAMPLE, formats=READ, namespace=True, wide="places, full names, what each could change")
 @run_argument()
 def command(session: Session, run: str) -> None:
     """Explain why a run waits, runs or ended.
@@ -44,7 +44,14 @@ def draw(session: Session, answer: Answer) -> None:
         draw_domains(session, answer.get("domains") or [])
     heading("Story:")
     rows = [
-        (line["at"], reason_cell(line["reason"]) if line["type"] == "Warning" else line["reason"], line["message"])
+        (
+            line["at"],
+            *([line["type"]] if session.wide else []),
+            reason_cell(line["reason"]) if line["type"] == "Warning" else line["reason"],
+            line["message"],
+        )
         for line in answer.get("story") or ()
     ]
-    show_table(("AT", "REASON", "MESSAGE"), rows, colour=session.colour, whole=True)
+    show_table(
+        ("AT", *(("TYPE",) if session.wide else ()), "REASON", "MESSAGE"), rows, colour=session.colour, whole=True
+    )

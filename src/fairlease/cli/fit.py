@@ -16,7 +16,19 @@ WHOLE = ("REASON", "PHASE", "STATE")
 
 LEAST = (
     *("PATH", "OPENED", "ATTEMPT", "OPPORTUNISTIC", "SPARE", "BORROWED", "SELECTOR", "CLUSTER", "REGION", "DOMAIN"),
-    *("SHARING", "ON EXHAUSTION", "LENDS TO", "START", "END", "OPENS", "CLOSES", "SHARED", "LENT", "OWNED", "OVERDRAWN"),
+    *(
+        "SHARING",
+        "ON EXHAUSTION",
+        "LENDS TO",
+        "START",
+        "END",
+        "OPENS",
+        "CLOSES",
+        "SHARED",
+        "LENT",
+        "OWNED",
+        "OVERDRAWN",
+    ),
     *("USED H", "PROMISED H", "NODES", "AGE", "LASTED", "FLAVOR", "ROLE", "MESSAGE", "NAMESPACE", "OWNER"),
 )
 """Columns that may go, the first of them first."""
@@ -60,7 +72,8 @@ def _shrunk(headings: Sequence[str], widths: Sequence[int], columns: Sequence[in
     free = [
         at
         for at, column in enumerate(columns)
-        if headings[column] in FLEXIBLE or (column == last and headings[column] not in WHOLE and widths[column] > room // 3)
+        if headings[column] in FLEXIBLE
+        or (column == last and headings[column] not in WHOLE and widths[column] > room // 3)
     ]
     least = {at: min(found[at], max(_LEAST_WIDTH, len(headings[columns[at]]))) for at in free}
     while sum(found) > room:

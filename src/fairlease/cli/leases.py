@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import click
 
+from fairlease.cli.names import complete_budgets, complete_nodes, complete_runs, not_found, owned_by
 from fairlease.cli.output import NOTHING, age, between, show_table, warn_of_limit
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, complete_runs, limit_option, verb
+from fairlease.cli.verb import READ, bare, limit_option, owner_option, verb
 
 _EXAMPLE = """
 fairlease leases --open
@@ -17,6 +18,10 @@ fairlease leases --run my-run -o wide
 fairlease leases --owner org:team-a --since 24h
 fairlease leases --node n0 --since 2026-01-05T00:00:00Z --until 2026-01-06T00:00:00Z -o json
 """
+
+
+OWNERS_OF = 10_000
+"""Of so many runs the owners are looked at."""
 
 
 class When(click.ParamType[str]):
@@ -35,12 +40,14 @@ class When(click.ParamType[str]):
         return self.fail(f"{value!r} is no time; expected 2026-01-05T00:00:00Z or, for how long ago, 2h", param, ctx)
 
 
-@verb("leases", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("leases", example=_EXAMPLE, formats=READ, namespace=True, wide="owners, paths, times")
 @click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Only leases of this run.")
-@click.option("--node", metavar="NODE", help="Only leases on this node.")
-@click.option("--owner", metavar="OWNER", help="Only leases of this owner's runs.")
-@click.option("--budget", metavar="BUDGET", help="Only leases that this Budget pays for.")
-@click.option("--envelope", metavar="NAME", help="Only leases that an envelope of this name pays for.")
+@click.option("--node", metavar="NODE", shell_complete=complete_nodes, help="Only leases on this node.")
+@owner_option("Only leases of runs of this owner and of owners below it.")
+@click.option(
+    "--budget", metavar="BUDGET", shell_complete=complete_budgets, help="Only leases that this Budget pays for."
+)
+@click.option("--envelope", metavar="NAME", help="Only leases that this envelope pays for: name or budget/name.")
 @click.option("--open/--closed", "is_open", default=None, help="Only leases that are open, or that are not.")
 @click.option("--since", type=When(), metavar="TIME", help="Only leases that were open at or after this time.")
 @click.option("--until", type=When(), metavar="TIME", help="Only leases that were open before this time.")
@@ -50,12 +57,47 @@ def command(session: Session, is_open: bool | None, limit: int, **asked: str | N
 
     In the order in which they were opened. A TIME is RFC 3339 or how long ago: `90m`, `2d`.
     """
+    budget, _, envelope = (asked["envelope"] or "").rpartition("/")
+    if budget:
+        if asked["budget"] not in (None, budget):
+            raise click.UsageError(f"--envelope {asked['envelope']} is not of --budget {asked['budget']}")
+        asked |= {"budget": budget, "envelope": envelope}
     for name in ("run", "budget"):
         if (given := asked[name]) is not None:
             asked[name] = session.key(given)
-    answer = session.call("leases", open=is_open, limit=limit, **asked)
+    owners = [asked.pop("owner")]
+    if owners[0] is not None:
+        owners = _owners(session, owners[0])
+    found = [each for owner in owners for each in _asked(session, owner, open=is_open, limit=limit, **asked)]
+    if len(owners) > 1:
+        found = sorted(found, key=lambda lease: str(lease["spec"]["interval"]["start"]))[:limit]
+    if not found:
+        _check(session, asked)
+    answer = {"leases": found}
     session.show(answer, lambda found: _draw(session, found))
     warn_of_limit(len(answer["leases"]), limit)
+
+
+def _asked(session: Session, owner: str | None, **asked: object) -> list[Answer]:
+    found: list[Answer] = session.call("leases", owner=owner, **asked)["leases"]
+    return found
+
+
+def _owners(session: Session, owner: str) -> list[str | None]:
+    """The owner and those below it that asked for runs: the ledger knows leases by exactly one owner."""
+    runs = session.call("list", owner=owner, all=True, limit=OWNERS_OF)["runs"]
+    below = {run["owner"] for run in runs if owned_by(owner, run["owner"])}
+    return [owner, *sorted(below - {owner})]
+
+
+def _check(session: Session, asked: dict[str, str | None]) -> None:
+    """Nothing was found; where that is because there is no such run or node, say so."""
+    if asked["run"] is not None:
+        session.call("show", run=asked["run"])
+    if (node := asked["node"]) is not None:
+        known = [each["name"] for each in session.call("nodes")["nodes"]]
+        if node not in known and not _asked(session, None, node=node, limit=1):
+            raise not_found("node", node, known, "look at `fairlease nodes`")
 
 
 def _draw(session: Session, answer: Answer) -> None:

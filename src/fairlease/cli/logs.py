@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import click
 
 from fairlease.cli.failure import Failure
+from fairlease.cli.leases import ranges
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import bare, run_argument, verb
 
@@ -42,6 +43,7 @@ def command(session: Session, run: str, rank: int | None, attempt: int | None, f
     if following:
         reader.follow()
     elif not reader.read():
+        reader.check()
         click.echo(f"{bare(session.key(run))} has written nothing", err=True)
 
 
@@ -59,20 +61,26 @@ class Tail:
     def copy(self, out: BinaryIO, *, last: bool) -> None:
         """Print what is new; at the end also a line that was never finished."""
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                while part := file.read(CHUNK):
-                    self._offset += len(part)
-                    self._print(out, part)
+            while part := self._part():
+                self._offset += len(part)
+                self._print(out, part)
         except FileNotFoundError:
             return  # The process has not begun to write.
         except PermissionError:
             self._copy_from_daemon(out)
-        except OSError as error:
-            raise Failure(f"{self.path} cannot be read: {error.strerror or error}") from None
         if last and self._rest:
             self._put(out, self.prefix + self._rest + b"\n")
             self._rest = b""
+
+    def _part(self) -> bytes:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                return file.read(CHUNK)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError as error:
+            raise Failure(f"{self.path} cannot be read: {error.strerror or error}") from None
 
     def _copy_from_daemon(self, out: BinaryIO) -> None:
         """A colleague's run: the file is not ours to open, but the daemon knows whether we may read what is in it."""
@@ -111,6 +119,17 @@ class LogReader:
         self._copy(self._look(), last=True)
         return any(tail.printed for tail in self._tails.values())
 
+    def check(self) -> None:
+        """Nothing was found; where that is because there is no such rank or attempt, say so."""
+        wanted = {name: self._asked[name] for name in ("attempt", "rank") if self._asked[name] is not None}
+        files = self._session.call("logs", run=self._asked["run"])["files"] if wanted else []
+        if not files or any(all(file[name] == value for name, value in wanted.items()) for file in files):
+            return
+        asked = " in ".join(f"{name} {wanted[name]}" for name in ("rank", "attempt") if name in wanted)
+        ranks, attempts = (sorted({file[name] for file in files}) for name in ("rank", "attempt"))
+        remedy = f"it has rank {ranges(ranks)}, attempt {ranges(attempts)}"
+        raise Failure(f"{bare(self._asked['run'])} has no {asked}", reason="NotFound", remedy=remedy)
+
     def follow(self) -> None:
         """Print until the run has ended and its last process is gone, which no entry of the ledger tells."""
         head = self._session.call("status")["head"]
@@ -118,6 +137,8 @@ class LogReader:
             answer = self._look()
             self._copy(answer, last=bool(answer["ended"]))
             if answer["ended"]:
+                if not self._tails:
+                    self.check()
                 return
             head = self._session.call("wait", seq=head["seq"], timeoutMs=POLL_MS)["head"]
 

@@ -15,7 +15,7 @@ fairlease nodes -o json | jq '.domains[] | {domain, free, groups}'
 """
 
 
-@verb("nodes", example=_EXAMPLE, formats=READ)
+@verb("nodes", example=_EXAMPLE, formats=READ, wide="clusters and regions")
 def command(session: Session) -> None:
     """Show nodes and free slots, and which groups still fit.
 

@@ -18,7 +18,7 @@ generate-runs | fairlease plan -f - -o json | jq '.plans[] | {name, starts, verd
 """
 
 
-@verb("plan", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("plan", example=_EXAMPLE, formats=READ, namespace=True, wide="all that was asked, of runs that would start too")
 @files_option("Runs")
 def command(session: Session, files: tuple[str, ...]) -> None:
     """Quote a run: would it start, who pays, why not. Writes nothing.
@@ -31,10 +31,18 @@ def command(session: Session, files: tuple[str, ...]) -> None:
 
 def quote(session: Session, objects: list[dict[str, object]]) -> None:
     """Ask for and print the quotes of some runs, and end with their answer."""
-    plans = [session.call("plan", object=each) for each in objects]
+    plans = [_with_worst(session.call("plan", object=each)) for each in objects]
     session.show({"plans": plans}, lambda answer: _draw(session, answer))
     if not all(plan["starts"] for plan in plans):
         raise answer_is_no()
+
+
+def _with_worst(plan: Answer) -> Answer:
+    """The quote with what each payer pays at worst; None where nothing bounds it."""
+    span = plan["worstCase"].get("hours")
+    for payer in plan["payers"]:
+        payer["worstGPUHours"] = None if span is None else payer["gpus"] * span
+    return plan
 
 
 def _draw(session: Session, answer: Answer) -> None:
@@ -56,10 +64,16 @@ def _draw_one(session: Session, plan: Answer) -> None:
         click.echo(f"  on: {', '.join(plan['nodes'])}")
         heading("Paid by:")
         rows = [
-            (f"{bare(each['budget'])}/{each['envelope']}", each["owner"], each["class"], each["gpus"])
+            (
+                f"{bare(each['budget'])}/{each['envelope']}",
+                each["owner"],
+                each["class"],
+                each["gpus"],
+                "no bound" if each["worstGPUHours"] is None else hours(each["worstGPUHours"], exact=session.wide),
+            )
             for each in plan["payers"]
         ]
-        show_table(("ENVELOPE", "OWNER", "CLASS", "GPUS"), rows, colour=session.colour)
+        show_table(("ENVELOPE", "OWNER", "CLASS", "GPUS", "GPU-HOURS AT WORST"), rows, colour=session.colour)
     if session.wide or not starts:
         heading("Money, in the order asked:")
         draw_cover(session, plan["cover"])
@@ -70,5 +84,12 @@ def _draw_one(session: Session, plan: Answer) -> None:
 def worst_case(worst: Answer) -> str:
     """What it can cost: bounded where the run has a `maxDuration`."""
     if worst.get("gpuHours") is None:
-        return f"{worst['gpus']} GPUs for as long as it runs (set runtime.maxDuration for a bound)"
+        from fairlease.model.amount import format_duration
+        from fairlease.model.config import Config
+
+        quantum = format_duration(Config().commit_quantum)
+        return (
+            f"{worst['gpus']} GPUs for as long as it runs: it has no bound; set runtime.maxDuration for one. Its payers "
+            f"commit a quantum at a time ({worst['gpus']} GPUs × commitQuantum, {quantum} unless configured)"
+        )
     return f"{hours(worst['gpuHours'])} GPU-hours ({worst['gpus']} GPUs for {hours(worst['hours'])} h)"

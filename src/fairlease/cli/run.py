@@ -14,7 +14,7 @@ import click
 from fairlease.cli.failure import BAD_INPUT, Failure, answer_is_no
 from fairlease.cli.runs_table import full_name, reason
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.verb import READ, bare, owner_option, verb
 
 API_VERSION = "rq.davidlangworthy.io/v1"
 TRIES = 5
@@ -28,21 +28,57 @@ fairlease run --gpus 4 --owner org:team-a --sponsor org:team-b --env WANDB_MODE=
 _ADJECTIVES = "amber bold brave brisk calm clear clever cosy crisp eager early fair fond gentle glad golden"
 _ANIMALS = "badger beaver crane dove eagle falcon finch fox gull hare heron ibis lark lynx marten mole"
 
+_FLAGS = {
+    "spec.resources.totalGPUs": "--gpus",
+    "spec.resources.gpuType": "--type",
+    "spec.gpusPerPod": "--gpus-per-pod",
+    "spec.locality.groupGPUs": "--group",
+    "spec.runtime.maxDuration": "--max-duration",
+    "spec.funding.sponsors": "--sponsor",
+    "spec.owner": "--owner",
+    "spec.env": "--env",
+    "metadata.name": "--name",
+}
+"""Where a field of the object came from."""
+
+
+class Duration(click.ParamType[str]):
+    """A length of time, kept as it was typed."""
+
+    name = "duration"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, where it is one."""
+        from fairlease.model.amount import parse_duration
+
+        try:
+            if parse_duration(value) > 0:
+                return value
+        except (ValueError, OverflowError):
+            pass
+        return self.fail(f"{value!r} is no duration; expected one such as 90m, 1h30m or 2d", param, ctx)
+
 
 @verb(
     "run",
     example=_EXAMPLE,
     formats=READ,
     namespace=True,
+    wide="the whole quote, with --dry-run",
 )
 @click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--gpus", type=click.IntRange(min=1), required=True, metavar="N", help="How many GPUs in all.")
 @click.option("--name", metavar="NAME", help="What to call it; a readable name is made up where none is given.")
-@click.option("--owner", metavar="OWNER", help="Who pays first; needed only where you could mean several.")
+@owner_option("Who pays first; needed only where you could mean several.")
 @click.option("--type", "flavor", metavar="FLAVOR", help="The GPUs' flavor; needed only where there are several.")
 @click.option("--gpus-per-pod", type=click.IntRange(min=1), metavar="P", help="GPUs of each process; 1 by default.")
 @click.option("--group", type=click.IntRange(min=1), metavar="G", help="GPUs that must lie in one fabric domain.")
-@click.option("--max-duration", metavar="D", help="End it after this time, such as 90m or 2d; bounds what it can cost.")
+@click.option(
+    "--max-duration",
+    type=Duration(),
+    metavar="D",
+    help="End it after this time, such as 90m or 2d; bounds what it can cost.",
+)
 @click.option("--env", multiple=True, metavar="K=V", help="A variable for the command; K alone takes your own value.")
 @click.option("--sponsor", "sponsors", multiple=True, metavar="S", help="An owner to borrow from, in this order.")
 @click.option("--wait/--detach", default=True, help="Follow its logs until it has ended, or return at once.")
@@ -57,7 +93,11 @@ def command(session: Session, name: str | None, wait: bool, dry_run: bool, **ask
     if dry_run:
         from fairlease.cli.plan import quote
 
-        quote(session, [_object(session, name or made_up(asked["words"]), spec)])
+        name = name or made_up(asked["words"])
+        try:
+            quote(session, [_object(session, name, spec)])
+        except Failure as failure:
+            raise _as_typed(failure, name) from None
         return
     run = _submitted(session, name, spec, asked["words"])
     if not wait:
@@ -130,15 +170,26 @@ def _object(session: Session, name: str, spec: dict[str, object]) -> dict[str, o
 
 def _submitted(session: Session, name: str | None, spec: dict[str, object], words: Sequence[str]) -> Answer:
     for left in reversed(range(TRIES)):
+        called = name or made_up(words)
         try:
-            made = _object(session, name or made_up(words), spec)
-            run: Answer = session.call("submit", objects=[made])["runs"][0]
+            run: Answer = session.call("submit", objects=[_object(session, called, spec)])["runs"][0]
         except Failure as failure:
             if name is not None or failure.reason != "AlreadyExists" or not left:
-                raise
+                raise _as_typed(failure, called) from None
         else:
             return run
     raise AssertionError("the last try either returns or raises")
+
+
+def _as_typed(failure: Failure, name: str) -> Failure:
+    """A refusal in the words of the command line: nobody typed a field, nor the name that was made up."""
+    problems = [problem.removeprefix(f"{name}: ") for problem in failure.problems]
+    for number, problem in enumerate(problems):
+        for field, flag in _FLAGS.items():
+            if problem.startswith(field):
+                problems[number] = flag + problem.removeprefix(field)
+    failure.problems = tuple(problems)
+    return failure
 
 
 def made_up(words: Sequence[str]) -> str:

@@ -68,7 +68,8 @@ def row(session: Session, run: Answer, where: Whereabouts) -> list[object]:
     if session.wide:
         cells += [_some(where.nodes.get(full, [])), _some(where.domains.get(full, []))]
         funding = status.get("funding", {})
-        used = sum(funding.get(kind, {}).get("gpuHours", 0) for kind in FUNDS)
+        used = sum(funding.get(kind, {}).get("gpuHours", 0) for kind in (*FUNDS, "overdrawn"))
+        used += (status.get("spares") or {}).get("gpuHours", 0)
         cells += [funding.get("borrowed", {}).get("gpus", 0), hours(used, exact=True), status.get("message")]
     return cells
 

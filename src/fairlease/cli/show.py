@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from fairlease.cli.output import NOTHING, age, as_yaml, hours, show_table
@@ -15,7 +17,7 @@ fairlease show my-run -o json | jq .status.conditions
 """
 
 
-@verb("show", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("show", example=_EXAMPLE, formats=READ, namespace=True, wide="the spec, and exact hours")
 @run_argument()
 def command(session: Session, run: str) -> None:
     """Show one run: its spec and status.
@@ -42,7 +44,7 @@ def _draw(session: Session, run: Answer) -> None:
         "Deadline": status.get("deadline"),
         "Earliest start": status.get("earliestStart"),
         "Leases": len(status.get("leases", ())),
-        "Command": " ".join(spec.get("command", ())),
+        "Command": shlex.join(spec.get("command") or ()),
     }
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
@@ -55,11 +57,14 @@ def _draw(session: Session, run: Answer) -> None:
 
 def _draw_funding(session: Session, funding: Answer) -> None:
     rows = [
-        (kind, funding[kind]["gpus"], hours(funding[kind]["gpuHours"]))
+        (kind, funding[kind]["gpus"], hours(funding[kind]["gpuHours"], exact=session.wide))
         for kind in ("owned", "shared", "borrowed", "overdrawn")
         if funding.get(kind, {}).get("gpus") or funding.get(kind, {}).get("gpuHours")
     ]
-    rows += [(f"  from {each['owner']}", each["gpus"], hours(each["gpuHours"])) for each in funding.get("sponsors", ())]
+    rows += [
+        (f"  from {each['owner']}", each["gpus"], hours(each["gpuHours"], exact=session.wide))
+        for each in funding.get("sponsors", ())
+    ]
     if rows:
         click.echo()
         show_table(("FUNDING", "GPUS", "GPU-HOURS"), rows, colour=session.colour)

@@ -104,9 +104,7 @@ def _tell(session: Session, film: Film) -> None:
     held = len(film.expectations) - len(film.failures)
     audit = result["audit"]
     click.echo()
-    click.echo(
-        f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, {head}"
-    )
+    click.echo(f"{result['scenario']} at {result['now']}: {len(result['leases'])} leases, {head}")
     click.echo(f"expectations: {held} of {len(film.expectations)} held; audit: {'passed' if audit['ok'] else 'FAILED'}")
     for line in _failures(film):
         click.echo(line)

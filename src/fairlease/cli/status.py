@@ -14,16 +14,16 @@ fairlease status -o json | jq .freeGPUs
 """
 
 
-@verb("status", example=_EXAMPLE, formats=READ)
+@verb("status", example=_EXAMPLE, formats=READ, wide="the ledger's whole hash, and times")
 def command(session: Session) -> None:
     """Show how the daemon, its GPUs and its ledger stand.
 
     Exits with 3 where no daemon answers.
     """
-    session.show(session.call("status"), _draw)
+    session.show(session.call("status"), lambda answer: _draw(session, answer))
 
 
-def _draw(answer: Answer) -> None:
+def _draw(session: Session, answer: Answer) -> None:
     you, head = answer.get("you") or {}, answer["head"]
     runs = ", ".join(f"{count} {phase}" for phase, count in answer.get("runs", {}).items() if count) or "none"
     owners = ", ".join("all owners" if owner == "*" else owner for owner in you.get("owners") or ())
@@ -36,9 +36,11 @@ def _draw(answer: Answer) -> None:
         "Metrics": answer.get("metrics"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
-        "Ledger": f"entry {head['seq']}, hash {head['hash'][:16]}",
+        "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",
         "You": f"{user}; bound to {owners or 'no owner'}",
     }
+    if session.wide:
+        facts |= {"Started": answer["startedAt"], "Now": answer.get("now")}
     for name, value in facts.items():
         if value:
             click.echo(f"{name + ':':<10}{value}")

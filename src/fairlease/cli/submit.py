@@ -7,7 +7,7 @@ import click
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.runs_table import full_name, reason
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.verb import NO_MORE, READ, bare, verb
 
 _EXAMPLE = """
 fairlease submit -f run.yaml
@@ -16,7 +16,7 @@ generate-runs | fairlease submit -f - -o json
 """
 
 
-@verb("submit", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("submit", example=_EXAMPLE, formats=READ, namespace=True, wide=NO_MORE)
 @files_option("Runs")
 @click.option("--wait", is_flag=True, help="Wait until all of them have ended; exit with 1 where one failed.")
 def command(session: Session, files: tuple[str, ...], wait: bool) -> None:

@@ -11,7 +11,10 @@ from fairlease.cli.names import complete_living_runs, complete_owners, complete_
 from fairlease.cli.output import FORMATS
 from fairlease.cli.session import Session, bare
 
-__all__ = ["HELP", "NO_MORE", "READ", "Verb", "VerbGroup", "bare", "limit_option", "owner_option", "place_options", "run_argument", "verb"]
+__all__ = [
+    *("HELP", "NO_MORE", "READ", "Verb", "VerbGroup", "bare"),
+    *("limit_option", "owner_option", "place_options", "run_argument", "verb"),
+]
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -50,7 +53,9 @@ def place_options() -> list[click.Option]:
 
 def _output_option(formats: Sequence[str], wide: str) -> click.Option:
     told = f"How to print it; wide adds {wide}." if wide else "How to print it."
-    return click.Option(["-o", "--output"], type=click.Choice(formats), default=formats[0], show_default=True, help=told)
+    return click.Option(
+        ["-o", "--output"], type=click.Choice(formats), default=formats[0], show_default=True, help=told
+    )
 
 
 def _namespace_options(*, every: bool) -> list[click.Option]:

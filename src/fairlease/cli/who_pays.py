@@ -6,7 +6,7 @@ import click
 
 from fairlease.cli.output import hours, show_table
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, run_argument, verb
+from fairlease.cli.verb import READ, bare, owner_option, run_argument, verb
 
 _EXAMPLE = """
 fairlease who-pays my-run
@@ -14,9 +14,9 @@ fairlease who-pays --owner org:team-a -o json
 """
 
 
-@verb("who-pays", example=_EXAMPLE, formats=READ, namespace=True)
+@verb("who-pays", example=_EXAMPLE, formats=READ, namespace=True, wide="namespaces, and hours to six digits")
 @run_argument(required=False)
-@click.option("--owner", metavar="OWNER", help="All runs of this owner, and of owners below it, that hold GPUs.")
+@owner_option("All runs of this owner, and of owners below it, that hold GPUs.")
 def command(session: Session, run: str | None, owner: str | None) -> None:
     """Show who pays for a run, or for an owner's runs.
 
@@ -30,18 +30,25 @@ def command(session: Session, run: str | None, owner: str | None) -> None:
 
 
 def _draw(session: Session, answer: Answer) -> None:
+    wide = session.wide
+    headings = ("RUN", "OWNER", "PAID BY", "PAYER", "CLASS", "GPUS", "GPU-HOURS")
     rows = [
         (
+            *([_namespace(run["name"])] if wide else []),
             bare(run["name"]),
             run["owner"],
             f"{bare(payer['budget'])}/{payer['envelope']}",
             payer["owner"],
             payer["class"],
             payer["gpus"],
-            hours(payer["gpuHours"]),
+            hours(payer["gpuHours"], exact=wide),
         )
         for run in answer["runs"]
         for payer in run["payers"]
     ]
-    headings = ("RUN", "OWNER", "PAID BY", "PAYER", "CLASS", "GPUS", "GPU-HOURS")
-    show_table(headings, rows, colour=session.colour, empty="nobody pays: it held no GPUs")
+    titles = ("NAMESPACE", *headings) if wide else headings
+    show_table(titles, rows, colour=session.colour, empty="nobody pays: it held no GPUs")
+
+
+def _namespace(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else "default"

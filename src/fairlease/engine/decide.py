@@ -21,7 +21,8 @@ from fairlease.engine import lifecycle, standing
 from fairlease.engine.command import AnyCommand, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.pack import could_fit, need_of
-from fairlease.engine.plan import Planner, Refusal, bind, least_width
+from fairlease.engine.plan import Planner, bind, least_width
+from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
 from fairlease.ledger.live import Shape

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine.elastic import shed
-from fairlease.engine.plan import Refusal
+from fairlease.engine.refusal import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase

@@ -16,6 +16,7 @@ import msgspec
 from fairlease.engine import cover
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
 from fairlease.engine.payment import Payment
+from fairlease.engine.refusal import Refusal
 from fairlease.engine.search import Search
 from fairlease.ledger.capacity import bits_of, lowest
 from fairlease.ledger.event import Cell, LeasesOpened
@@ -35,14 +36,6 @@ TRIED_IN_TURN = 32
 """Widths below the bound that are tried one by one, widest first."""
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Refusal(NamedTuple):
-    """Why a run cannot start: the cause, a sentence, and how many envelopes were passed over for which reason."""
-
-    reason: Reason
-    message: str
-    tally: dict[str, int]
 
 
 class Plan(NamedTuple):

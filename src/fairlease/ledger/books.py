@@ -6,9 +6,9 @@ A million leases must be played in seconds, so a lease is a plain tuple and a no
 from __future__ import annotations
 
 from fairlease.ledger.tally import Tally
-from fairlease.ledger.witness import RunSpec
 from fairlease.model.budget import AggregateCap, Envelope
 from fairlease.model.lease import Role
+from fairlease.model.run import RunSpec
 
 CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
 """The classes of a bill; a lease's kind is its place here."""

@@ -277,13 +277,19 @@ class IndexCheck:
         row, seq = self._story, self._seq
         while row is not None and row[0] <= seq:
             if row[0] < seq or row[1] not in told:
-                self._found(f"table story lets entry {row[0]} name run {row[1]}, which it does not", seq=row[0])
+                run = self._text(row[1])
+                self._found(f"table story lets entry {row[0]} name {run}, which it does not", run, seq=row[0])
             elif told.pop(row[1]) != row[2:]:
-                self._found(f"table story gives run {row[1]} other leases in entry {seq} than the entry")
+                run = self._text(row[1])
+                self._found(f"table story gives {run} other leases in entry {seq} than the entry does", run)
             row = next(self._stories, None)
         self._story = row
-        for run in told:
-            self._found(f"entry {seq} names run {run}, but table story does not say so")
+        for run in map(self._text, told):
+            self._found(f"entry {seq} names {run}, but table story does not say so", run)
+
+    def _text(self, number: int) -> str:
+        """What a number of the file stands for."""
+        return next((text for text, known in self._names.items() if known == number), f"name {number}")
 
     def _compare_ending(self, key: Key, run: int) -> None:
         row, due = next(self._ended, None), (self._endings, run, self._seq)

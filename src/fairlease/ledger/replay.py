@@ -7,9 +7,10 @@ follows what is open. After a finding the fold goes on as well as it can, to fin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
-from fairlease.ledger import admission, witness
+from fairlease.ledger import admission
+from fairlease.ledger import event as ev
 from fairlease.ledger.admission import exceeded
 from fairlease.ledger.books import (
     BORROWED,
@@ -27,7 +28,7 @@ from fairlease.ledger.books import (
 )
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
-from fairlease.model.lease import Fund, Role
+from fairlease.model.lease import Fund, Payer, Role
 from fairlease.reason import Reason
 
 ONE_PAYER = "onePayerPerGPUSecond"
@@ -43,7 +44,7 @@ ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
 OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
-def _ignored(event: witness.Event) -> None:
+def _ignored(event: ev.AnyEvent) -> None:
     """An event that moves neither slots nor money."""
 
 
@@ -66,21 +67,21 @@ class Replay:
         self._runs: dict[str, Run | None] = {}
         self._masks: dict[tuple[int, ...], int] = {}
         self.plays: dict[type, Callable[[Any], None]] = {
-            witness.Configured: self._configured, witness.NodeSet: self._node_set, witness.NodeFailed: self._node_gone,
-            witness.NodeRemoved: self._node_gone, witness.BudgetSet: self._budget_set, witness.BudgetRemoved: self._budget_removed,
-            witness.RunSubmitted: self._submitted, witness.LeasesOpened: self._opened, witness.LeasesClosed: self._closed,
-            witness.RunEnded: self._ended, witness.CoverLost: self._cover_lost, witness.CoverRegained: self._cover_regained,
+            ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
+            ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
+            ev.RunSubmitted: self._submitted, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
+            ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
         }  # fmt: skip
-        self.plays |= dict.fromkeys(witness.IGNORED, _ignored)
+        self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}
 
     # --- nodes, budgets, settings ----------------------------------------------------------------------------------
 
-    def _configured(self, event: witness.Configured) -> None:
+    def _configured(self, event: ev.Configured) -> None:
         self._config = event.config
         for account in self.accounts.values():
             account.fits = set()
 
-    def _node_set(self, event: witness.NodeSet) -> None:
+    def _node_set(self, event: ev.NodeSet) -> None:
         name, labels = event.node.name, event.node.labels
         node = self._nodes.get(name)
         if node is None:
@@ -89,7 +90,7 @@ class Replay:
             node.labels, node.place = labels, object()
         node.usable = event.node.gpus
 
-    def _node_gone(self, event: witness.NodeFailed | witness.NodeRemoved) -> None:
+    def _node_gone(self, event: ev.NodeFailed | ev.NodeRemoved) -> None:
         node = self._nodes.get(event.node)
         if node is not None:
             node.usable = 0
@@ -108,7 +109,7 @@ class Replay:
             account = self.accounts[budget, envelope] = Account(budget, envelope)
         return account
 
-    def _budget_set(self, event: witness.BudgetSet) -> None:
+    def _budget_set(self, event: ev.BudgetSet) -> None:
         self._withdraw(event.budget)
         spec = self._budgets[event.budget] = event.spec
         for terms in spec.envelopes:
@@ -118,7 +119,7 @@ class Replay:
             for member in members:
                 member.caps.append((cap, members))
 
-    def _budget_removed(self, event: witness.BudgetRemoved) -> None:
+    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
         self._withdraw(event.budget)
 
     def _withdraw(self, budget: str) -> None:
@@ -128,7 +129,7 @@ class Replay:
 
     # --- runs ------------------------------------------------------------------------------------------------------
 
-    def _submitted(self, event: witness.RunSubmitted) -> None:
+    def _submitted(self, event: ev.RunSubmitted) -> None:
         if event.run in self._runs:
             self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
         self._runs[event.run] = Run(event.spec)
@@ -137,7 +138,7 @@ class Replay:
         why = "has ended" if name in self._runs else "was never submitted"
         self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
 
-    def _ended(self, event: witness.RunEnded) -> None:
+    def _ended(self, event: ev.RunEnded) -> None:
         name, bill = event.run, event.bill
         run = self._runs.get(name)
         if run is None:
@@ -146,7 +147,7 @@ class Replay:
             self._left_open(name, run, "ended")
         told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
         if told != run.bill or bill.sponsors or run.sponsors:
-            self._compare(name, run, told, bill.sponsors or {})
+            self._compare(name, run, told, bill.sponsors)
         self._runs[name] = None
         return None
 
@@ -169,7 +170,7 @@ class Replay:
                 text = f"the bill of {name} states {stated} GPU-ms from sponsor {owner}; its leases give {due}"
                 self.found(ONE_PAYER, (name, owner), text)
 
-    def _cover_lost(self, event: witness.CoverLost) -> None:
+    def _cover_lost(self, event: ev.CoverLost) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "cover was lost")
@@ -177,7 +178,7 @@ class Replay:
         run.lost = (run.lost or set()) | {(account, event.group)}
         return self._reclassify(run, account)
 
-    def _cover_regained(self, event: witness.CoverRegained) -> None:
+    def _cover_regained(self, event: ev.CoverRegained) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "cover was regained")
@@ -198,7 +199,7 @@ class Replay:
 
     # --- leases ----------------------------------------------------------------------------------------------------
 
-    def _opened(self, event: witness.LeasesOpened) -> None:
+    def _opened(self, event: ev.LeasesOpened) -> None:
         name, attempt = event.run, event.attempt
         run = self._runs.get(name)
         if run is None:
@@ -231,7 +232,7 @@ class Replay:
             self._left_open(name, run, f"began attempt {attempt}")
         run.begin(attempt, self.at)
 
-    def _payer(self, run: Run, event: witness.LeasesOpened, payer: witness.Payer) -> Money:
+    def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
         owner, fund = payer.owner, payer.fund
         account = self.accounts.get((payer.budget, payer.envelope)) or self._account(payer.budget, payer.envelope)
         money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
@@ -250,11 +251,11 @@ class Replay:
             self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.owner}")
         return money
 
-    def _bad_payer(self, event: witness.LeasesOpened, payer: witness.Payer, why: str) -> None:
+    def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
         objects = (event.run, payer.budget, payer.envelope)
         self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
 
-    def _open(self, name: str, run: Run, cell: witness.Cell, money: Money) -> Lease:
+    def _open(self, name: str, run: Run, cell: ev.Cell, money: Money) -> Lease:
         """Take the slots and put the lease on the books of its payer."""
         slots, role = cell.slots, cell.role
         account, fund, owner = money
@@ -301,13 +302,13 @@ class Replay:
         elif beyond:
             self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} lies on node {node.name}, which is not there")
 
-    def _fit(self, event: witness.LeasesOpened, account: Account, node: Node) -> None:
+    def _fit(self, event: ev.LeasesOpened, account: Account, node: Node) -> None:
         sentences = admission.misplaced(account, node, self._config.labels.flavor)
         self._over(event, account, sentences)
         if not sentences:
             account.fits.add(node.place)
 
-    def _admit(self, event: witness.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
+    def _admit(self, event: ev.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:
@@ -320,12 +321,12 @@ class Replay:
             if sentences:
                 self._over(event, account, sentences)
 
-    def _over(self, event: witness.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
+    def _over(self, event: ev.LeasesOpened, account: Account, sentences: Iterable[str]) -> None:
         for sentence in sentences:
             objects = (event.run, account.budget, account.envelope)
             self.found(NO_CAP_EXCEEDED, objects, f"when {event.run} was admitted: {sentence}")
 
-    def _closed(self, event: witness.LeasesClosed) -> None:
+    def _closed(self, event: ev.LeasesClosed) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")

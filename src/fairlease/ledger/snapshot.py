@@ -154,7 +154,7 @@ def derived(state: State) -> dict[str, object]:
     accounts = sorted(state.accounts.items())
     return {
         "money": [
-            (key, each.used, each.lent_used, each.gpus, each.promise.save(), each.lent_promise.save())
+            (key, each.used, each.lent_used, dict(each.gpus), each.promise.save(), each.lent_promise.save())
             for key, each in accounts
         ],
         "slots": [(name, each.free, each.barred) for name, each in sorted(state.capacity.nodes.items())],

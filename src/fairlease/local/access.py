@@ -18,7 +18,7 @@ import pwd
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.plan import Refusal
+from fairlease.engine.refusal import Refusal
 from fairlease.model.record import short
 from fairlease.reason import Reason
 

@@ -44,7 +44,7 @@ from fairlease.scheduler import Scheduler, Tick
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-    from fairlease.engine.plan import Refusal
+    from fairlease.engine.refusal import Refusal
     from fairlease.ledger.event import AnyEvent
     from fairlease.local.config import Settings
     from fairlease.local.machine import Hardware

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from fairlease.engine.plan import Refusal
+from fairlease.engine.refusal import Refusal
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local.environment import is_ours
 from fairlease.local.protocol import EXIT_FORBIDDEN, EXIT_INVALID, EXIT_REFUSED, Error

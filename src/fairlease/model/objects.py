@@ -15,6 +15,7 @@ from fairlease.model.config import Config
 from fairlease.model.document import Findings, Invalid, Problem, Trail, load
 from fairlease.model.lease_api import LeaseSpec, LeaseStatus
 from fairlease.model.node import GPU_RESOURCE, Node
+from fairlease.model.partial import known
 from fairlease.model.reading import Foreign, Reader, Wrong, nearest
 from fairlease.model.record import DEFAULT_NAMESPACE, Key, Record, key, split
 from fairlease.model.reservation import OutcomeSpec, ReservationSpec
@@ -146,10 +147,15 @@ class _NodeForm(Foreign, frozen=True, kw_only=True):
 
 
 def _gpus_are_counted(status: _NodeStatus) -> Iterator[Wrong]:
-    for name, amounts in (("capacity", status.capacity), ("allocatable", status.allocatable)):
-        given = amounts.get(GPU_RESOURCE)
+    for name in ("capacity", "allocatable"):
+        given = known(status, name, {}).get(GPU_RESOURCE)
         if given is not None and rules.gpu_quantity(given) is None:
             yield Wrong((name, GPU_RESOURCE), given, "expected a whole number of GPUs")
+
+
+def _what_it_follows_is_named_once(form: _RunForm) -> Iterator[Wrong]:
+    for wrong in rules.what_it_follows_is_named_once(form.metadata.namespace, form.spec):
+        yield wrong._replace(path=("spec", *wrong.path))
 
 
 def _it_follows_others(form: _RunForm) -> Iterator[Wrong]:
@@ -167,7 +173,7 @@ _READER = Reader(
         _RunMetadata: {"name": rules.a_run_name, "namespace": rules.a_namespace},
         _NodeMetadata: {"name": rules.a_node_name},
     },
-    {**rules.RULES, _NodeStatus: (_gpus_are_counted,), _RunForm: (_it_follows_others,)},
+    {**rules.RULES, _NodeStatus: (_gpus_are_counted,), _RunForm: (_what_it_follows_is_named_once, _it_follows_others)},
 )
 
 

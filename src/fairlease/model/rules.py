@@ -18,6 +18,7 @@ from fairlease.model.config import Config
 from fairlease.model.document import INTEGER_MAX, Step
 from fairlease.model.lease_api import LeaseSpec
 from fairlease.model.node import GPU_RESOURCE, LabelKeys
+from fairlease.model.partial import as_far, column, known, readable
 from fairlease.model.reading import Check, Reader, Rule, Wrong
 from fairlease.model.record import Key, Reason, Record, key, split
 from fairlease.model.run import Follow, Funding, Locality, Malleable, Resources, RunSpec, Runtime, template_gpus
@@ -155,14 +156,22 @@ CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
 
 
 # -------------------------------------------------------------------- what the fields of a record must be together
+#
+# A rule ends where it looks at a field that could not be read. So each rule looks only at what it must, and goes over
+# many things with `readable`, `column`, `known` and `as_far`.
 
 
-def _each_once(values: Iterable[str], *path: Step, what: str) -> Iterator[Wrong]:
+def _each_once(numbered: Iterable[tuple[int, str]], *path: Step, what: str) -> Iterator[Wrong]:
     seen: set[str] = set()
-    for index, value in enumerate(values):
+    for index, value in numbered:
         if value in seen:
             yield Wrong((*path, index), value, f"{what} is there twice")
         seen.add(value)
+
+
+def _named_apart(records: Iterable[Record], *path: Step, what: str) -> Iterator[Wrong]:
+    for wrong in _each_once(column(records, "name"), *path, what=what):
+        yield wrong._replace(path=(*wrong.path, "name"))
 
 
 def _the_selector_says_something(envelope: Envelope) -> Iterator[Wrong]:
@@ -188,47 +197,68 @@ def _the_hours_fit_in_the_window(envelope: Envelope) -> Iterator[Wrong]:
 def _envelopes_are_there_and_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
     if not budget.envelopes:
         yield Wrong(("envelopes",), [], "expected at least one envelope")
-    for wrong in _each_once((each.name for each in budget.envelopes), "envelopes", what="an envelope of this name"):
-        yield wrong._replace(path=(*wrong.path, "name"))
+    yield from _named_apart(budget.envelopes, "envelopes", what="an envelope of this name")
 
 
 def _parents_are_named_once(budget: BudgetSpec) -> Iterator[Wrong]:
-    yield from _each_once(budget.parents or (), "parents", what="this parent")
+    yield from _each_once(readable(budget.parents or ()), "parents", what="this parent")
 
 
 def _caps_are_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
-    for wrong in _each_once((each.name for each in budget.aggregate_caps), "aggregateCaps", what="a cap of this name"):
-        yield wrong._replace(path=(*wrong.path, "name"))
+    yield from _named_apart(budget.aggregate_caps, "aggregateCaps", what="a cap of this name")
+
+
+def _covered(budget: BudgetSpec) -> Iterator[tuple[AggregateCap, tuple[Step, ...], str]]:
+    """What caps are over: the cap, where it says so, and the name of the envelope."""
+    for number, cap in enumerate(budget.aggregate_caps):
+        for index, name in readable(known(cap, "envelopes", ())):
+            yield cap, ("aggregateCaps", number, "envelopes", index), name
+
+
+def _caps_are_over_envelopes_of_the_budget(budget: BudgetSpec) -> Iterator[Wrong]:
+    names = dict.fromkeys(each.name for each in budget.envelopes)
+    for _, path, name in _covered(budget) if names else ():
+        if name not in names:
+            yield Wrong(path, name, f"expected an envelope of this Budget: {', '.join(names)}")
 
 
 def _caps_are_over_envelopes_of_their_flavor(budget: BudgetSpec) -> Iterator[Wrong]:
-    flavors = {each.name: each.flavor for each in budget.envelopes}
-    for number, cap in enumerate(budget.aggregate_caps):
-        for index, name in enumerate(cap.envelopes):
-            path = ("aggregateCaps", number, "envelopes", index)
-            if name not in flavors:
-                yield Wrong(path, name, f"expected an envelope of this Budget: {', '.join(flavors)}")
-            elif flavors[name] != cap.flavor:
-                yield Wrong(path, name, f"expected an envelope of flavor {cap.flavor}; this one is of {flavors[name]}")
+    flavors: dict[str, list[str | None]] = {}
+    for _, envelope in readable(budget.envelopes):
+        flavors.setdefault(known(envelope, "name", ""), []).append(known(envelope, "flavor"))
+    for cap, path, name in _covered(budget):
+        wanted, given = known(cap, "flavor"), flavors.get(name, [None])
+        if wanted is not None and wanted not in given and None not in given:
+            yield Wrong(path, name, f"expected an envelope of flavor {wanted}; this one is of {given[0]}")
+
+
+def _a_cap_is_over_something(cap: AggregateCap) -> Iterator[Wrong]:
+    if not cap.envelopes:
+        yield Wrong(("envelopes",), [], "expected at least one envelope")
+    yield from _each_once(readable(cap.envelopes), "envelopes", what="this envelope")
 
 
 def _a_cap_bounds_something(cap: AggregateCap) -> Iterator[Wrong]:
-    if not cap.envelopes:
-        yield Wrong(("envelopes",), [], "expected at least one envelope")
-    yield from _each_once(cap.envelopes, "envelopes", what="this envelope")
     if cap.max_concurrency is None and cap.max_gpu_hours is None:
         yield Wrong((), None, "expected maxConcurrency or maxGPUHours")
 
 
-def _widths_are_in_order(spec: RunSpec) -> Iterator[Wrong]:
-    elastic, total = spec.malleable, spec.resources.total_gpus
-    if elastic is None:
+def _the_least_is_not_above_the_most(spec: RunSpec) -> Iterator[Wrong]:
+    if spec.malleable is None:
         return
-    low, high, desired = elastic.min_total_gpus, elastic.max_total_gpus, elastic.desired_total_gpus
+    low, high = spec.malleable.min_total_gpus, spec.malleable.max_total_gpus
     if low > high:
         yield Wrong(("malleable", "minTotalGPUs"), low, f"expected at most maxTotalGPUs, which is {high}")
+
+
+def _widths_are_between_the_least_and_the_most(spec: RunSpec) -> Iterator[Wrong]:
+    if spec.malleable is None:
         return
-    if not low <= total <= high:
+    low, high = spec.malleable.min_total_gpus, spec.malleable.max_total_gpus
+    if low > high:
+        return
+    total, desired = known(spec, "resources.total_gpus"), known(spec, "malleable.desired_total_gpus")
+    if total is not None and not low <= total <= high:
         message = f"expected a total between minTotalGPUs and maxTotalGPUs, {low} to {high}"
         yield Wrong(("resources", "totalGPUs"), total, message)
     if desired is not None and not low <= desired <= high:
@@ -236,31 +266,49 @@ def _widths_are_in_order(spec: RunSpec) -> Iterator[Wrong]:
         yield Wrong(("malleable", "desiredTotalGPUs"), desired, message)
 
 
-def _widths_are_whole_pods(spec: RunSpec) -> Iterator[Wrong]:
-    limit = None
+def _the_template_is_one_of_pods(spec: RunSpec) -> Iterator[Wrong]:
     if spec.template:
-        unreadable = list(_unreadable_limits(spec.template))
-        yield from unreadable
-        limit = None if unreadable else template_gpus(spec.template)
-    if limit and spec.gpus_per_pod and limit != spec.gpus_per_pod:
+        yield from _unreadable_limits(spec.template)
+
+
+def _limit(spec: RunSpec) -> int | None:
+    """The GPU limit of the template; None where there is none, or none that can be read."""
+    if not spec.template or any(_unreadable_limits(spec.template)):
+        return None
+    return template_gpus(spec.template)
+
+
+def _the_template_agrees(spec: RunSpec) -> Iterator[Wrong]:
+    limit = _limit(spec) if spec.gpus_per_pod else None
+    if limit and limit != spec.gpus_per_pod:
         yield Wrong(("gpusPerPod",), spec.gpus_per_pod, f"expected the GPU limit of the template, which is {limit}")
+
+
+def _widths_are_whole_pods(spec: RunSpec) -> Iterator[Wrong]:
+    if spec.gpus_per_pod is None:
+        pod = _limit(spec) or 1
+    elif next(as_far(_the_template_agrees(spec)), None) is None:
+        pod = spec.gpus_per_pod
+    else:
         return
-    pod = spec.gpus_per_pod or limit or 1
     if pod > 1:
-        for path, width in _widths(spec):
+        for path, field in _WIDTHS if spec.malleable is None else _WIDTHS + _ELASTIC_WIDTHS:
+            width = known(spec, field)
             if width is not None and width % pod:
                 yield Wrong(path, width, f"expected a multiple of gpusPerPod, which is {pod}")
 
 
-def _widths(spec: RunSpec) -> Iterator[tuple[tuple[Step, ...], int | None]]:
-    yield ("resources", "totalGPUs"), spec.resources.total_gpus
-    yield ("locality", "groupGPUs"), spec.locality.group_gpus
-    yield ("sparesPerGroup",), spec.spares_per_group
-    if spec.malleable is not None:
-        yield ("malleable", "minTotalGPUs"), spec.malleable.min_total_gpus
-        yield ("malleable", "maxTotalGPUs"), spec.malleable.max_total_gpus
-        yield ("malleable", "stepGPUs"), spec.malleable.step_gpus
-        yield ("malleable", "desiredTotalGPUs"), spec.malleable.desired_total_gpus
+_WIDTHS: tuple[tuple[tuple[Step, ...], str], ...] = (
+    (("resources", "totalGPUs"), "resources.total_gpus"),
+    (("locality", "groupGPUs"), "locality.group_gpus"),
+    (("sparesPerGroup",), "spares_per_group"),
+)
+_ELASTIC_WIDTHS: tuple[tuple[tuple[Step, ...], str], ...] = (
+    (("malleable", "minTotalGPUs"), "malleable.min_total_gpus"),
+    (("malleable", "maxTotalGPUs"), "malleable.max_total_gpus"),
+    (("malleable", "stepGPUs"), "malleable.step_gpus"),
+    (("malleable", "desiredTotalGPUs"), "malleable.desired_total_gpus"),
+)
 
 
 def _unreadable_limits(template: dict[str, Any]) -> Iterator[Wrong]:
@@ -292,42 +340,50 @@ def _unreadable_limit(container: object, path: tuple[Step, ...]) -> Iterator[Wro
         yield Wrong((*path, GPU_RESOURCE), value[GPU_RESOURCE], "expected a whole number of GPUs")
 
 
-def _sponsors_are_others(spec: RunSpec) -> Iterator[Wrong]:
-    if not spec.funding.sponsors:
-        return
-    yield from _each_once(spec.funding.sponsors, "funding", "sponsors", what="this sponsor")
-    for index, sponsor in enumerate(spec.funding.sponsors):
-        if sponsor == spec.owner:
-            yield Wrong(("funding", "sponsors", index), sponsor, "expected an owner other than the run's own")
+def _sponsors_are_named_once(spec: RunSpec) -> Iterator[Wrong]:
+    yield from _each_once(readable(spec.funding.sponsors), "funding", "sponsors", what="this sponsor")
 
 
 def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
-    for name in spec.env:
+    for _, name in readable(spec.env):
         if len(name) > ENV_NAME_MAX or not _ENV_NAME.fullmatch(name):
             message = "expected the name of a variable: letters, digits, '_', '-' and '.', no digit first"
             yield Wrong(("env", name), name, message)
 
 
+def what_it_follows_is_named_once(namespace: str, spec: RunSpec) -> Iterator[Wrong]:
+    """Apart from the tables, because a spec does not know its own namespace."""
+    after = ((index, key(name, namespace)) for index, name in readable(spec.follow.after))
+    yield from _each_once(after, "follow", "after", what="this run")
+
+
 def what_it_follows_is_another(run: Key, spec: RunSpec) -> Iterator[Wrong]:
     """Apart from the tables, because a spec does not know its own name."""
     namespace, _ = split(run)
-    after = [key(name, namespace) for name in spec.follow.after]
-    yield from _each_once(after, "follow", "after", what="this run")
-    for index, upstream in enumerate(after):
-        if upstream == run:
-            yield Wrong(("follow", "after", index), spec.follow.after[index], "expected a run other than itself")
+    for index, name in readable(spec.follow.after):
+        if key(name, namespace) == run:
+            yield Wrong(("follow", "after", index), name, "expected a run other than itself")
 
 
 RULES: Mapping[type[Record], tuple[Rule, ...]] = {
     Envelope: (_the_selector_says_something, _the_window_goes_forward, _the_hours_fit_in_the_window),
-    AggregateCap: (_a_cap_bounds_something,),
+    AggregateCap: (_a_cap_is_over_something, _a_cap_bounds_something),
     BudgetSpec: (
         _envelopes_are_there_and_named_apart,
         _parents_are_named_once,
         _caps_are_named_apart,
+        _caps_are_over_envelopes_of_the_budget,
         _caps_are_over_envelopes_of_their_flavor,
     ),
-    RunSpec: (_widths_are_in_order, _widths_are_whole_pods, _sponsors_are_others, _variables_have_names),
+    RunSpec: (
+        _the_least_is_not_above_the_most,
+        _widths_are_between_the_least_and_the_most,
+        _the_template_is_one_of_pods,
+        _the_template_agrees,
+        _widths_are_whole_pods,
+        _sponsors_are_named_once,
+        _variables_have_names,
+    ),
 }
 """What the fields of a record must be together."""
 

@@ -89,19 +89,20 @@ class _Reading:
         if not isinstance(spec, dict):
             found.add(place, "expected a mapping with nodes, budgets, steps and expect")
             return None
-        head = READER.read(Head, spec, place, found, ("budgets", "steps", "expect"))
-        self._nodes_known = head is not None
-        head = head or Head()
+        head = READER.glean(Head, spec, place, found, ("budgets", "steps", "expect"))
         nodes = tuple(self._expanded(head, (place, "nodes")))
         budgets = tuple(self._budgets(spec.get("budgets"), (place, "budgets")))
         steps = tuple(self._steps(spec.get("steps"), (place, "steps")))
-        until = head.until if head.until is not None else (steps[-1].at if steps else 0)
+        given = known(head, "until")
+        until = given if given is not None else (steps[-1].at if steps else 0)
         expect = tuple(self._expectations(spec.get("expect"), (place, "expect"), until))
-        if head.until is None:  # A film whose end nobody set goes on until all that is expected of it was seen.
+        if given is None:  # A film whose end nobody set goes on until all that is expected of it was seen.
             until = max([until, *(each.at for each in expect)])
         self._check_named_runs()
+        if metadata is None or not whole(head):
+            return None
         return Scenario(
-            name=metadata.name if metadata else "",
+            name=metadata.name,
             start=head.start,
             config=head.config,
             nodes=nodes,
@@ -124,14 +125,21 @@ class _Reading:
 
     def _expanded(self, head: Head, trail: Trail) -> Iterator[Node]:
         """The nodes that the shorthand stands for."""
-        for index, group in enumerate(head.nodes):
-            labels = group.labels(head.config.labels)
-            for name in group.names():
+        keys = known(head, "config.labels", LabelKeys())
+        groups = known(head, "nodes")
+        self._nodes_known = groups is not None
+        for index, group in enumerate(groups or ()):
+            try:
+                names, labels, gpus = group.names(), known(group, "labels")(keys), known(group, "gpus", 0)
+            except Unreadable:
+                self._nodes_known = False
+                continue
+            for name in names:
                 if name in self._nodes:
                     self._findings.add((trail, index), f"a node of the name {name} is there already")
                     break
                 self._nodes.add(name)
-                yield Node(name=name, labels=dict(labels), gpus=group.gpus)
+                yield Node(name=name, labels=dict(labels), gpus=gpus)
 
     def _budgets(self, raw: object, trail: Trail) -> Iterator[tuple[Key, BudgetSpec]]:
         seen = set()
