@@ -5,11 +5,14 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -227,14 +230,19 @@ def test_leases_are_found_by_every_filter(machine: Machine) -> None:
         names = [lease["name"] for lease in machine.ask("leases", wanted, "--closed", "--limit=10000")["leases"]]
         assert "filtered-1-0" in names, wanted
     for other in (
-        "--run=other",
-        "--node=n9",
         "--owner=org:b",
         "--budget=b",
         "--envelope=e",
         "--until=2000-01-01T00:00:00Z",
     ):
         assert machine.ask("leases", other)["leases"] == [], other
+    assert "did you mean filtered?" in machine.do("leases", "--run=filterd", code=2)
+    assert "did you mean local?" in machine.do("leases", "--node=locale", code=2)
+    for same in ("--owner=org", "--envelope=team-a/west", "--envelope=default/team-a/west"):
+        names = [lease["name"] for lease in machine.ask("leases", same, "--closed", "--limit=10000")["leases"]]
+        assert "filtered-1-0" in names, same
+    assert "it has rank 0, attempt 1" in machine.do("logs", "filtered", "--rank=7", code=2)
+    assert "it has rank 0, attempt 1" in machine.do("logs", "filtered", "--rank=0", "--attempt=3", "-f", code=2)
 
 
 def test_the_ledger_is_audited_and_exported_from_its_file(machine: Machine, tmp_path: Path) -> None:
@@ -247,9 +255,31 @@ def test_the_ledger_is_audited_and_exported_from_its_file(machine: Machine, tmp_
     machine.do("export", "leases", "--db", ledger, "-O", str(out))
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert {row["rank"] for row in rows if row["run"] == "filed"} == {"0", "1"}
-    for what in ("leases", "charges"):
-        by_daemon, by_file = (machine.do("export", what, *more).splitlines()[0] for more in ((), ("--db", ledger)))
-        assert by_daemon == by_file, "one export has one set of columns, wherever it comes from"
+    told = {what: machine.do("export", what, "--db", ledger) for what in ("leases", "charges")}
+    for what, by_file in told.items():
+        assert machine.do("export", what).splitlines()[0] == by_file.splitlines()[0], (
+            "one export, wherever it comes from"
+        )
+    sums = {what: Counter[str]() for what in told}
+    for what, text in told.items():
+        for row in csv.DictReader(io.StringIO(text)):
+            sums[what][row["run"]] += int(row["gpuMilliseconds"])
+    assert sums["leases"] == sums["charges"]
+
+
+def test_a_forged_index_is_found_by_the_daemon_and_from_the_file(machine: Machine, tmp_path: Path) -> None:
+    machine.do("run", "--gpus", "1", "--name", "forged", "--", "true")
+    copy = tmp_path / "copy.db"
+    with closing(sqlite3.connect(machine.home / "ledger.db")) as ledger, closing(sqlite3.connect(copy)) as db:
+        ledger.backup(db)
+        db.execute("DROP TRIGGER lease_closed_kept")
+        db.execute("UPDATE lease_closed SET at = at - 1 WHERE serial = 0")
+        db.commit()
+    said = machine.do("audit", "--db", str(copy), code=1)
+    assert "indexesAgree" in said
+    assert "the trigger lease_closed_kept is missing" in said
+    assert "but table lease_closed says" in said
+    assert machine.ask("audit")["checks"]["indexesAgree"] is True
 
 
 def test_parquet_holds_the_same_rows_with_types(machine: Machine, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections import defaultdict
 from decimal import Decimal
@@ -14,13 +15,15 @@ from hypothesis import strategies as st
 from tests.builders import EPOCH, History, cell
 from tests.ledger.histories import sound_histories
 
-from fairlease.ledger.export import CannotExport, export_charges, export_leases, hours_text
+from fairlease.ledger.export import CannotExport, export, export_charges, export_leases, hours_text, rewrite
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import LeaseQuery, LeaseRow
 from fairlease.model.amount import HOUR, parse_gpu_hours, parse_instant
 from fairlease.model.lease import Role
 
 NOW = EPOCH + 3 * HOUR
+WHOM = ("namespace", "run", "owner", "budget", "envelope", "payer", "class")
+HEAD = "namespace,run,owner,budget,envelope,payer,class,leases,gpuMilliseconds,gpuHours"
 
 
 def rows() -> list[LeaseRow]:
@@ -40,12 +43,15 @@ def test_a_lease_line_tells_who_used_what_on_whose_money(tmp_path: Path) -> None
     assert export_leases(rows(), NOW, str(out)) == 2
     ended, still_open = read(out)
     assert ended == {
-        "lease": "train-1-0", "run": "default/train", "owner": "org:ai", "payer": "org:ai", "budget": "default/ai",
-        "envelope": "main", "fund": "owned", "role": "Active", "node": "n1", "gpus": "2", "start": "2023-11-14T22:13:20Z",
-        "end": "2023-11-14T23:13:20.001Z", "closure": "Completed", "gpuMs": "7200002", "gpuHours": "2.000000556",
+        "lease": "train-1-0", "namespace": "default", "run": "train", "owner": "org:ai", "attempt": "1", "group": "0",
+        "rank": "0", "role": "Active", "node": "n1", "slots": "0 1", "gpus": "2", "start": "2023-11-14T22:13:20Z",
+        "end": "2023-11-14T23:13:20.001Z", "closure": "Completed", "budget": "default/ai", "envelope": "main",
+        "payer": "org:ai", "fund": "owned", "class": "owned", "reason": "Start", "gpuMilliseconds": "7200002",
+        "gpuHours": "2.000000556",
     }  # fmt: skip
+    assert (still_open["fund"], still_open["class"]) == ("owned", "spare")
     assert (still_open["role"], still_open["end"], still_open["closure"]) == ("Spare", "", "")
-    assert (still_open["gpuMs"], still_open["gpuHours"]) == (str(3 * HOUR), "3")
+    assert (still_open["gpuMilliseconds"], still_open["gpuHours"]) == (str(3 * HOUR), "3")
 
 
 @settings(max_examples=30, deadline=None)
@@ -59,13 +65,13 @@ def test_charges_add_up_to_the_lease_lines_to_the_millisecond(
     export_charges(store.leases(LeaseQuery()), now, str(folder / "charges.csv"))
     sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
     for line in read(folder / "leases.csv"):
-        total = sums[line["budget"], line["envelope"], line["owner"], line["fund"]]
+        total = sums[tuple(line[column] for column in WHOM)]
         end = now if line["end"] == "" else parse_instant(line["end"])
-        assert int(line["gpuMs"]) == int(line["gpus"]) * (end - parse_instant(line["start"]))
+        assert int(line["gpuMilliseconds"]) == int(line["gpus"]) * (end - parse_instant(line["start"]))
         total[0] += 1
-        total[1] += int(line["gpuMs"])
+        total[1] += int(line["gpuMilliseconds"])
     charges = {
-        (line["budget"], line["envelope"], line["owner"], line["fund"]): [int(line["leases"]), int(line["gpuMs"])]
+        tuple(line[column] for column in WHOM): [int(line["leases"]), int(line["gpuMilliseconds"])]
         for line in read(folder / "charges.csv")
     }
     assert charges == sums
@@ -85,15 +91,32 @@ def test_parquet_holds_the_same_with_types(tmp_path: Path) -> None:
     out = tmp_path / "leases.parquet"
     export_leases(rows(), NOW, str(out), "parquet")
     table = parquet.read_table(out)
-    assert table.column("gpuMs").to_pylist() == [2 * (HOUR + 1), 3 * HOUR]
+    assert table.column("gpuMilliseconds").to_pylist() == [2 * (HOUR + 1), 3 * HOUR]
     assert table.column("gpuHours").to_pylist() == ["2.000000556", "3"]
     assert [str(field.type) for field in table.schema if field.name in ("start", "end")] == [
         "timestamp[ms, tz=UTC]"
     ] * 2
     assert table.column("closure").to_pylist() == ["Completed", None]
     export_charges(rows(), NOW, str(tmp_path / "charges.parquet"), "parquet")
-    (charge,) = parquet.read_table(tmp_path / "charges.parquet").to_pylist()
-    assert (charge["owner"], charge["leases"], charge["gpuMs"]) == ("org:ai", 2, 2 * (HOUR + 1) + 3 * HOUR)
+    charges = parquet.read_table(tmp_path / "charges.parquet").to_pylist()
+    assert [(row["class"], row["leases"], row["gpuMilliseconds"], row["gpuHours"]) for row in charges] == [
+        ("owned", 1, 2 * (HOUR + 1), "2.000000556"), ("spare", 1, 3 * HOUR, "3"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["leases", "charges"])
+def test_csv_from_a_daemon_becomes_the_same_parquet(what: str, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export(what, rows(), NOW, str(tmp_path / "direct"), "parquet")
+    text = io.BytesIO()
+    assert export(what, rows(), NOW, text) == 2
+    assert rewrite(what, text.getvalue().decode(), str(tmp_path / "detour"), "parquet") == 2
+    assert parquet.read_table(tmp_path / "direct").equals(parquet.read_table(tmp_path / "detour"))
+
+
+def test_csv_with_other_columns_is_not_guessed_at(tmp_path: Path) -> None:
+    with pytest.raises(CannotExport, match="another version"):
+        rewrite("leases", "name,run\na,b\n", str(tmp_path / "leases.parquet"), "parquet")
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +146,15 @@ def test_an_export_to_nowhere_says_so(tmp_path: Path) -> None:
 
 
 def test_a_dash_writes_csv_to_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert export_charges(rows(), NOW, "-") == 1
+    assert export_charges(rows(), NOW, "-") == 2
     sys.stdout.write("and it is still open\n")
     sys.stdout.flush()
-    head, line, after = capfdbinary.readouterr().out.decode().splitlines()
-    assert head == "budget,envelope,owner,fund,leases,gpuMs,gpuHours"
-    assert line == "default/ai,main,org:ai,owned,2,18000002,5.000000556"
+    head, *lines, after = capfdbinary.readouterr().out.decode().splitlines()
+    assert head == HEAD
+    assert lines == [
+        "default,train,org:ai,default/ai,main,org:ai,owned,1,7200002,2.000000556",
+        "default,train,org:ai,default/ai,main,org:ai,spare,1,10800000,3",
+    ]
     assert after == "and it is still open"
 
 
@@ -140,4 +166,4 @@ def test_parquet_does_not_go_to_standard_output() -> None:
 def test_an_empty_export_still_has_its_columns(tmp_path: Path) -> None:
     out = tmp_path / "charges.csv"
     assert export_charges([], NOW, str(out)) == 0
-    assert out.read_text() == "budget,envelope,owner,fund,leases,gpuMs,gpuHours\n"
+    assert out.read_text() == f"{HEAD}\n"

@@ -71,7 +71,8 @@ def as_user(name: str, act: Callable[[], Any]) -> Any:  # noqa: ANN401 - whateve
             try:
                 answer = {"result": act()}
             except CallFailed as failed:
-                answer = {"reason": failed.error.reason, "message": failed.error.message, "exit": failed.exit}
+                why = failed.error
+                answer = {"reason": why.reason, "message": why.message, "remedy": why.remedy, "exit": why.exit}
             except OSError as error:
                 answer = {"errno": error.errno}
             os.write(send, msgspec.json.encode(answer))
@@ -130,8 +131,9 @@ def test_only_administrators_write_budgets_and_stop_the_daemon(stage: Stage) -> 
     rich = [budget_object("rich", "org:aix", concurrency=1000)]
     assert as_user(BOB, lambda: stage.call("budgets.apply", objects=rich))["reason"] == "Forbidden"
     assert as_user(BOB, lambda: stage.call("budgets.remove", budget="rai"))["reason"] == "Forbidden"
-    assert as_user(BOB, lambda: stage.call("stop"))["reason"] == "Forbidden"
-    assert as_user(BOB, lambda: stage.call("export", what="leases"))["reason"] == "Forbidden"
+    stopped = as_user(BOB, lambda: stage.call("stop"))
+    assert (stopped["reason"], stopped["remedy"]) == ("Forbidden", "ask an administrator of this machine to do it")
+    assert as_user(BOB, lambda: stage.call("export", what="leases"))["result"]["rows"] == 0, "reading is for everybody"
     assert as_user(BOB, lambda: stage.call("status"))["result"]["you"] == {
         "user": BOB,
         "admin": False,

@@ -25,7 +25,9 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
 def lease_ms(stage: Stage, run: str) -> list[int]:
     """How long each lease of a run was."""
     found = stage.call("leases", run=run)["leases"]
-    return [parse_instant(each["status"]["endTime"]) - parse_instant(each["spec"]["interval"]["start"]) for each in found]
+    return [
+        parse_instant(each["status"]["endTime"]) - parse_instant(each["spec"]["interval"]["start"]) for each in found
+    ]
 
 
 def test_work_that_ended_in_time_while_the_daemon_was_away_did_not_overrun(stage: Stage) -> None:

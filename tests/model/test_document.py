@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.model.tables import table
 
+from fairlease.model import document
 from fairlease.model.document import Findings, Invalid, Problem, Trail, dotted, load, load_file, shown, unrolled
 
 MAPPING = "expected a mapping with apiVersion, kind, metadata and spec"
@@ -83,11 +85,11 @@ def test_a_good_text_becomes_its_documents(text: str, expected: list[Any]) -> No
             f"a:\n  b: {10**30}\n",
             [f"f.yaml:2: a.b: {10**30}: integers go up to 9007199254740991"],
         ),
-        "a key that is a list": ("[1, 2]: x\n", ["f.yaml: a key is a list or a mapping; expected text"]),
+        "a key that is a list": ("a: 1\n[1, 2]: x\n", ["f.yaml:2: a key is a list or a mapping; expected text"]),
         "an alias of nothing": ("a: *b\n", ["f.yaml:1: not YAML: unknown anchor"]),
         "an alias inside its own anchor": ("a: &a [*a]\n", [f"f.yaml:1: {DEEP}"]),
         "brackets by the hundred": ("a: " + "[" * 500, [f"f.yaml:1: {DEEP}"]),
-        "a program": ("\x7fELF\x02\x01\x00", ["f.yaml: not YAML: control characters are not allowed"]),
+        "a program": ("\x7fELF\x02\x01\x00", ["f.yaml:1: not YAML: control characters are not allowed"]),
     },
 )
 def test_a_bad_text_names_its_line(text: str, expected: list[str]) -> None:
@@ -199,3 +201,38 @@ def test_a_dash_stands_for_standard_input(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [1")))
     with pytest.raises(Invalid, match=r"^standard input:\d: not YAML"):
         load_file("-")
+
+
+def test_a_nul_byte_is_told_with_its_line() -> None:
+    assert problems("a: 1\nb: \0\n") == ["f.yaml:2: not YAML: control characters are not allowed at position 8"]
+
+
+def test_brackets_by_the_thousand_are_told_with_their_line() -> None:
+    assert problems("a:\n- " + "[" * 100_000) == [f"f.yaml:2: {DEEP}"]
+
+
+def test_aliases_that_repeat_too_much_are_told_with_a_line() -> None:
+    names = "abcdefghi"
+    bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in pairwise(names)
+    )
+    assert problems(bomb) == ["f.yaml:9: its aliases repeat too much; write it out, or use fewer"]
+
+
+def test_a_text_past_the_limit_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "TEXT_MAX", 8)
+    expected = "expected at most 8 (64 MiB): split it into several files"
+    assert problems("a: 123456") == [f"f.yaml: at least 9 bytes; {expected}"]
+    path = tmp_path / "large.yaml"
+    path.write_text("a: 123456789")
+    with pytest.raises(Invalid) as caught:
+        load_file(path)
+    assert str(caught.value) == f"{path}: at least 12 bytes; {expected}"
+
+
+def test_a_list_of_a_million_items_is_refused_without_walking_it() -> None:
+    text = "- 1\n" * 1_000_000
+    begun = time.process_time()
+    (problem,) = problems(text)
+    assert problem.startswith("f.yaml:1: [1, 1, 1,")
+    assert time.process_time() - begun < 15, "two seconds on an idle machine, all of them the parser's"

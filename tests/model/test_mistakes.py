@@ -7,6 +7,8 @@ import textwrap
 import pytest
 from tests.model.tables import table
 
+from fairlease.local.config import read_settings
+from fairlease.model.amount import format_instant
 from fairlease.model.document import Invalid
 from fairlease.model.objects import read_config, read_objects
 
@@ -31,6 +33,7 @@ def run(spec: str) -> str:
 
 
 GOOD = "{name: w, flavor: H100, selector: {region: us}, concurrency: 8}"
+CAP = "  aggregateCaps: [{name: c, flavor: H100, envelopes: [w], maxConcurrency: 8}]\n"
 ENVELOPE = "{name: w, flavor: H100, selector: {region: us}, concurrency: 8, %s}"
 
 
@@ -194,26 +197,159 @@ def test_all_mistakes_of_a_file_are_told_at_once() -> None:
             "which begins and ends with a letter or digit"
         ),
         f'f.yaml:5: spec.owner: "org::ai": {OWNER}',
+        "f.yaml:9: spec.envelopes[0].selector: {}: expected at least one node label, such as region: us-west",
         "f.yaml:10: spec.envelopes[0].concurrency: 0: expected more than 0",
         'f.yaml:12: spec.envelopes[1].flavor: 5: expected text: write "5", with the quotes',
+        (
+            'f.yaml:16: spec.envelopes[1].end: "2026-01-01T00:00:00Z": '
+            "expected a time after start, which is 2026-02-01T00:00:00Z"
+        ),
+        "f.yaml:25: spec.resources.totalGPUs: 12: expected a multiple of gpusPerPod, which is 8",
+        "f.yaml:27: spec.sparesPerGroup: 4: expected a multiple of gpusPerPod, which is 8",
         "f.yaml:28: spec.runtime.retries: -1: expected 0 or more",
     ]
 
 
-def test_what_fields_must_be_together_is_told_once_each_is_right() -> None:
+def test_rules_of_a_budget_are_told_beside_simpler_mistakes() -> None:
+    spec = """\
+spec:
+  owner: org:a
+  envelopes:
+  - {name: w, flavor: H100, selector: {}, concurrency: 0}
+  - {name: w, flavor: H100, selector: {region: us}, concurrency: 8, onExhaustion: Kill,
+     start: "2026-01-01T00:00:00Z", end: "2026-01-01T02:00:00Z",
+     maxGPUHours: 17}
+  - {name: old, flavor: A100, selector: {region: us}, concurrency: 8, start: "2026-01-02T00:00:00Z",
+     end: "2026-01-01T00:00:00Z"}
+  aggregateCaps:
+  - {name: c, flavor: H100, maxConcurrency: 8, envelopes: [w,
+     x,
+     old]}
+  - {name: c, flavor: H100, envelopes: [w]}
+"""
+    assert told(BUDGET + spec) == [
+        "f.yaml:7: spec.envelopes[0].concurrency: 0: expected more than 0",
+        "f.yaml:7: spec.envelopes[0].selector: {}: expected at least one node label, such as region: us-west",
+        'f.yaml:8: spec.envelopes[1].onExhaustion: "Kill": expected one of Hold, Drain',
+        'f.yaml:8: spec.envelopes[1].name: "w": an envelope of this name is there twice',
+        "f.yaml:10: spec.envelopes[1].maxGPUHours: 17: expected at most concurrency × window = 16",
+        (
+            'f.yaml:12: spec.envelopes[2].end: "2026-01-01T00:00:00Z": '
+            "expected a time after start, which is 2026-01-02T00:00:00Z"
+        ),
+        'f.yaml:15: spec.aggregateCaps[0].envelopes[1]: "x": expected an envelope of this Budget: w, old',
+        (
+            'f.yaml:16: spec.aggregateCaps[0].envelopes[2]: "old": '
+            "expected an envelope of flavor H100; this one is of A100"
+        ),
+        "f.yaml:17: spec.aggregateCaps[1]: expected maxConcurrency or maxGPUHours",
+        'f.yaml:17: spec.aggregateCaps[1].name: "c": a cap of this name is there twice',
+    ]
+
+
+def test_rules_of_a_run_are_told_beside_simpler_mistakes() -> None:
     spec = """
         owner: org:ai
-        resources: {gpuType: H100, totalGPUs: 12}
+        resources: {gpuType: H100, totalGPUs: twelve}
         gpusPerPod: 8
         sparesPerGroup: 4
-        funding: {sponsors: [x, org:ai, x]}
+        funding: {sponsors: [x, 5, org:ai, x]}
+        env: {"1A": x, 7: y}
+        follow: {after: [a, r, B b, a]}
+        malleable: {minTotalGPUs: 8, maxTotalGPUs: 16, stepGPUs: x, desiredTotalGPUs: 20}
     """
     assert told(run(spec)) == [
-        "f.yaml:6: spec.resources.totalGPUs: 12: expected a multiple of gpusPerPod, which is 8",
+        'f.yaml:6: spec.resources.totalGPUs: "twelve": expected an integer',
         "f.yaml:8: spec.sparesPerGroup: 4: expected a multiple of gpusPerPod, which is 8",
-        'f.yaml:9: spec.funding.sponsors[2]: "x": this sponsor is there twice',
-        'f.yaml:9: spec.funding.sponsors[1]: "org:ai": expected an owner other than the run\'s own',
+        'f.yaml:9: spec.funding.sponsors[1]: 5: expected text: write "5", with the quotes',
+        'f.yaml:9: spec.funding.sponsors[3]: "x": this sponsor is there twice',
+        'f.yaml:10: spec.env["7"]: 7: expected text: write "7", with the quotes',
+        (
+            'f.yaml:10: spec.env["1A"]: "1A": '
+            "expected the name of a variable: letters, digits, '_', '-' and '.', no digit first"
+        ),
+        (
+            'f.yaml:11: spec.follow.after[2]: "B b": expected a name, or namespace/name, '
+            "of lowercase letters, digits, '-' and '.', at most 200 long"
+        ),
+        'f.yaml:11: spec.follow.after[3]: "default/a": this run is there twice',
+        'f.yaml:11: spec.follow.after[1]: "r": expected a run other than itself',
+        'f.yaml:12: spec.malleable.stepGPUs: "x": expected an integer',
+        (
+            "f.yaml:12: spec.malleable.desiredTotalGPUs: 20: "
+            "expected a width between minTotalGPUs and maxTotalGPUs, 8 to 16"
+        ),
+        "f.yaml:12: spec.malleable.desiredTotalGPUs: 20: expected a multiple of gpusPerPod, which is 8",
     ]
+
+
+@table(
+    "text expected",
+    {
+        "an envelope without a readable name may be the one a cap names": (
+            budget(GOOD.replace("name: w", "name: 5"), CAP),
+            ['f.yaml:7: spec.envelopes[0].name: 5: expected text: write "5", with the quotes'],
+        ),
+        "a misspelled bound is a bound": (
+            budget(GOOD, "  aggregateCaps: [{name: c, flavor: H100, envelopes: [w], maxConcurency: 8}]\n"),
+            ["f.yaml:8: spec.aggregateCaps[0].maxConcurency: unknown field; did you mean maxConcurrency?"],
+        ),
+        "a selector with a wrong key is not empty": (
+            budget(GOOD.replace("{region: us}", "{1: us}")),
+            ['f.yaml:7: spec.envelopes[0].selector["1"]: 1: expected text: write "1", with the quotes'],
+        ),
+        "envelopes that are no list are not none": (
+            BUDGET + "spec: {owner: a, envelopes: 5, aggregateCaps: [{name: c, flavor: H, envelopes: [w], maxConcurrency: 1}]}",
+            ["f.yaml:4: spec.envelopes: 5: expected a list"],
+        ),
+        "a name that Kubernetes has no field for is missing": (
+            HEAD + "kind: Budget\nmetadata: {nam: b}\nspec: {owner: a, envelopes: [" + GOOD + "]}",
+            ["f.yaml:3: metadata.name: missing"],
+        ),
+        "a time that no calendar could go on from": (
+            budget(ENVELOPE % 'start: "9999-12-31T00:00:00Z"'),
+            [
+                (
+                    'f.yaml:7: spec.envelopes[0].start: "9999-12-31T00:00:00Z": '
+                    "expected a time up to 9000-01-01T00:00:00Z; for no end, leave it out"
+                )
+            ],
+        ),
+    },
+)  # fmt: skip
+def test_what_cannot_be_read_is_told_once_and_nothing_follows(text: str, expected: list[str]) -> None:
+    assert told(text) == expected
+
+
+def test_what_no_calendar_holds_is_shown_as_its_end() -> None:
+    assert format_instant(10**18) == "9999-12-31T23:59:59Z"
+    assert format_instant(-(10**18)) == "0001-01-01T00:00:00Z"
+
+
+def test_mistakes_of_a_configuration_do_not_hide_each_other() -> None:
+    text = "flavour: H100\nnodez: []\ngpus: eight\nusers: {root: org, 'a b': [x y]}\ngrace: 10 parsecs\nnotice: soon\n"
+    with pytest.raises(Invalid) as caught:
+        read_settings(text, "c.yaml")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "c.yaml:1: flavour: unknown field; did you mean flavor?",
+        "c.yaml:2: nodez: unknown field; did you mean nodes?",
+        'c.yaml:3: gpus: "eight": expected an integer',
+        'c.yaml:4: users.root: "org": expected a list',
+        'c.yaml:4: users["a b"]: "a b": expected a user\'s name, or @ and a group\'s',
+        f'c.yaml:4: users["a b"][0]: "x y": {OWNER}',
+        'c.yaml:5: grace: "10 parsecs": expected a duration, such as 90s, 15m or 1h30m',
+        'c.yaml:6: notice: "soon": expected a duration, such as 15m, or never',
+    ]
+
+
+def test_an_unknown_setting_is_told_once_with_all_that_are_known() -> None:
+    with pytest.raises(Invalid) as caught:
+        read_settings("foo: 1", "c.yaml")
+    (problem,) = caught.value.problems
+    assert str(problem).startswith("c.yaml:1: foo: unknown field; known here: ")
+    known = str(problem).rpartition(": ")[2].split(", ")
+    assert len(known) == len(set(known))
+    assert {"notice", "gpus", "users"} <= set(known)
 
 
 def test_a_mistake_in_json_has_its_line_too() -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlease.cli.failure import BAD_INPUT, Failure
 from fairlease.cli.leases import When
-from fairlease.cli.session import Session, refused
+from fairlease.cli.session import Session
 from fairlease.cli.verb import verb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlease.ledger.export import Target
 
 _EXAMPLE = """
 fairlease export charges > charges.csv
 fairlease export leases --format parquet -O leases.parquet
 fairlease export leases --db /backup/ledger.db --since 2026-01-01T00:00:00Z -O january.csv
 """
-_WHOLE = ("attempt", "group", "rank", "gpus", "leases")
-_TIMES = ("start", "end")
 
 
 @verb("export", example=_EXAMPLE)
@@ -36,69 +40,63 @@ def command(
 ) -> None:
     """Write leases or charges as CSV or Parquet.
 
-    `leases` has a row for each lease, `charges` one for each run and payer. Leases that are open are charged up to now; with
-    --db, up to the last entry. Whole leases are charged: --since and --until choose which, they do not cut them.
+    `leases` has a row for each lease, `charges` one for each run, payer and class: the sums of those leases. The column
+    gpuMilliseconds is exact; gpuHours is the same as decimal text, to nine digits. Leases that are open are charged up to
+    now; with --db, up to the last entry. Whole leases are charged: --since and --until choose which, they do not cut them.
     """
     if style == "parquet" and out == "-" and sys.stdout.isatty():
         raise click.UsageError("Parquet is not for a terminal; give a file with -O FILE")
-    if db is None:
-        text: str = session.call("export", what=what, since=since, until=until)["csv"]
-    else:
-        text = _from_file(db, what, since, until)
-    body = text.encode() if style == "csv" else as_parquet(text)
-    _write(body, out)
+    from fairlease.ledger.export import CannotExport
+
+    def write(target: Target) -> int:
+        if db is None:
+            return _from_daemon(session, what, style, target, since, until)
+        return _from_file(db, what, style, target, since, until)
+
+    try:
+        if style == "parquet" and out == "-":
+            _through_a_file(write)
+            return
+        rows = write(out)
+    except CannotExport as error:
+        raise Failure(str(error), code=BAD_INPUT) from None
+    if out != "-":
+        click.echo(f"{out}: {rows} rows", err=True)
 
 
-def _from_file(db: str, what: str, since: str | None, until: str | None) -> str:
+def _through_a_file(write: Callable[[Target], int]) -> None:
+    """To a pipe: Parquet is written with a look back, which a pipe does not allow."""
+    with TemporaryFile() as whole:
+        write(whole)
+        whole.seek(0)
+        copyfileobj(whole, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+def _from_daemon(session: Session, what: str, style: str, out: Target, since: str | None, until: str | None) -> int:
+    """What the daemon answers is CSV already; only another form is made here."""
+    from fairlease.ledger.export import rewrite, save
+
+    text: str = session.call("export", what=what, since=since, until=until)["csv"]
+    if style == "csv":
+        save(text.encode(), out)
+        return max(0, text.count("\n") - 1)
+    return rewrite(what, text, out, style)
+
+
+def _from_file(db: str, what: str, style: str, out: Target, since: str | None, until: str | None) -> int:
+    """From the file to the file, row by row: however long the ledger is."""
+    from fairlease.ledger.export import export
     from fairlease.ledger.sqlite import SqliteStore
     from fairlease.ledger.sqlite_file import CannotOpen
     from fairlease.ledger.store import LeaseQuery
-    from fairlease.local.children import export_csv
-    from fairlease.local.server import Refused
     from fairlease.model.amount import parse_instant
 
     query = LeaseQuery(
         since=None if since is None else parse_instant(since), until=None if until is None else parse_instant(until)
     )
     try:
-        with SqliteStore(db, readonly=True) as store:
-            now = store.head().at
-        text: str = export_csv(Path(db), what, query, now)["csv"]
+        with SqliteStore(db, readonly=True) as store, store.unchanging():
+            return export(what, store.leases(query), store.head().at, out, style)
     except CannotOpen as error:
         raise Failure(str(error), remedy="give the ledger.db of a daemon's home, or a copy of it") from None
-    except Refused as error:
-        raise refused(error.error) from None
-    return text
-
-
-def as_parquet(text: str) -> bytes:
-    """The same rows with types: whole numbers, hours, instants in milliseconds; what is empty is null."""
-    try:
-        import pyarrow as pa
-        from pyarrow import csv, parquet
-    except ImportError:
-        remedy = "install fairlease[parquet], or use --format csv"
-        raise Failure("Parquet needs pyarrow, which is not installed", code=BAD_INPUT, remedy=remedy) from None
-    names = text.partition("\n")[0].split(",")
-    types = {name: pa.string() for name in names}
-    types |= {name: pa.int64() for name in names if name in _WHOLE}
-    types |= {name: pa.timestamp("ms", tz="UTC") for name in names if name in _TIMES}
-    types["gpuHours"] = pa.float64()
-    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""])
-    rows = csv.read_csv(io.BytesIO(text.encode()), convert_options=options)
-    out = io.BytesIO()
-    parquet.write_table(rows, out)
-    return out.getvalue()
-
-
-def _write(body: bytes, out: str) -> None:
-    if out == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(body)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        Path(out).write_bytes(body)
-    except OSError as error:
-        raise Failure(f"-O {out}: cannot be written: {error.strerror}", code=BAD_INPUT) from None
-    click.echo(f"{out}: {len(body)} bytes", err=True)

@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FLEXIBLE = frozenset(
-    "BUDGET CLUSTER DOMAIN ENVELOPE FLAVOR MESSAGE NAME NAMESPACE NODE NODES OWNER PATH PAYER REGION RUN RUNS SELECTOR"
-    " SLOTS".split()
-) | {"PAID BY", "LENDS TO", "FREE SLOTS", "RUN IN", "WHAT WOULD CHANGE IT"}
-"""Columns of which the beginning tells enough."""
+FLEXIBLE = (
+    *(
+        "NAME",
+        "NAMESPACE",
+        "OWNER",
+        "PAYER",
+        "PAID BY",
+        "ENVELOPE",
+        "BUDGET",
+        "MESSAGE",
+        "RUN",
+        "RUNS",
+        "NODE",
+        "NODES",
+    ),
+    *("DOMAIN", "CLUSTER", "REGION", "FLAVOR", "SELECTOR", "LENDS TO", "PATH", "SLOTS", "FREE SLOTS"),
+)
+"""Columns that may be shortened."""
+
+BY_END = ("OWNER", "PAYER", "PAID BY", "ENVELOPE")
+"""Of these the end tells more: `…team-a` and `…team-b` can be told apart."""
 
 WHOLE = ("REASON", "PHASE", "STATE")
 """Columns that nothing shortens."""

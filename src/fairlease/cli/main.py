@@ -141,7 +141,7 @@ def _forget_output() -> None:
 def main(args: list[str] | None = None) -> NoReturn:
     """The command's entry: every way out has its exit code, and none but a bug of ours has a traceback."""
     if sys.stdout is None:  # It was closed (`>&-`): what is said then is for nobody.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as we live
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for as long as we live
     try:
         code: Any = cli.main(args, prog_name="fairlease", standalone_mode=False)
         sys.stdout.flush()

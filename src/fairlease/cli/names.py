@@ -18,7 +18,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean X?`, or nothing where no name is near."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
 
 

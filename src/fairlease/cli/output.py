@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from fairlease.cli.failure import printable
-from fairlease.cli.fit import Fit, fit
+from fairlease.cli.fit import BY_END, Fit, fit
 
 FORMATS = ("table", "wide", "json", "yaml")
 NOTHING = "-"
@@ -117,7 +117,7 @@ def _lines(grid: Grid, fitted: tuple[Fit, int], *, colour: bool) -> Iterator[str
     for row in grid:
         left, parts = most, []
         for at, (column, wide) in enumerate(zip(columns, widths, strict=True)):
-            text = shortened(row[column].text, wide)
+            text = shortened(row[column].text, wide, end=grid[0][column].text in BY_END)
             text = (text if at == len(columns) - 1 else text.ljust(wide + gap))[:left]
             left -= len(text)
             parts.append(paint(text, row[column].colour) if colour and text.strip() else text)
@@ -131,9 +131,11 @@ def paint(text: str, colour: str | None) -> str:
     return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
 
 
-def shortened(text: str, most: int = _CELL_MAX) -> str:
-    """Text that leaves room for the columns beside it."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shortened(text: str, most: int = _CELL_MAX, *, end: bool = False) -> str:
+    """Text that leaves room for the columns beside it: its beginning, or its end."""
+    if len(text) <= most:
+        return text
+    return f"…{text[len(text) - most + 1 :]}" if end else f"{text[: most - 1]}…"
 
 
 def terminal_width() -> int | None:

@@ -89,7 +89,7 @@ def worst_case(worst: Answer) -> str:
 
         quantum = format_duration(Config().commit_quantum)
         return (
-            f"{worst['gpus']} GPUs for as long as it runs: it has no bound; set runtime.maxDuration for one. Its payers "
-            f"commit a quantum at a time ({worst['gpus']} GPUs × commitQuantum, {quantum} unless configured)"
+            f"no bound, {worst['gpus']} GPUs for as long as it runs (set runtime.maxDuration for a bound)\n"
+            f"  committed at a time: {worst['gpus']} GPUs for one commitQuantum ({quantum} unless configured otherwise)"
         )
     return f"{hours(worst['gpuHours'])} GPU-hours ({worst['gpus']} GPUs for {hours(worst['hours'])} h)"

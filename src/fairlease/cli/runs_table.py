@@ -115,8 +115,9 @@ def _payers(shares: dict[str, int]) -> str:
 
 
 def _paid_by(run: Answer) -> str:
-    """Whose money a run used, as its status tells it: its owner's, the family's, that of sponsors."""
-    funding = run["status"].get("funding") or {}
+    """Whose money a run that has ended used, as its status tells it: its owner's, the family's, that of sponsors."""
+    status = run["status"]
+    funding = (status.get("funding") or {}) if status["phase"] in TERMINAL else {}
     owned, shared, borrowed = (funding.get(kind, {}).get("gpuHours") for kind in FUNDS)
     sponsors = [each["owner"] for each in funding.get("sponsors") or () if each.get("gpuHours")]
     own = ([run["owner"]] if owned else []) + (["family"] if shared else [])

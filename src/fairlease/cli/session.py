@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 SOCKET = "fairlease.sock"
 SYSTEM_HOME = Path("/var/lib/fairlease")
-_PATIENCE_S = {"audit": 3_600.0, "export": 3_600.0}
-"""A year's ledger takes its time."""
 _ELSEWHERE = "where it lives elsewhere, say so with --home or FAIRLEASE_HOME"
 _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 
@@ -77,11 +75,11 @@ class Session:
         """Ask the daemon; what was left out (None) is not sent. Every refusal becomes a `Failure`."""
         import msgspec
 
-        from fairlease.local.protocol import TIMEOUT_S, CallFailed, Client
+        from fairlease.local.protocol import CallFailed, Client
 
         path = self.socket_path()
         try:
-            answer: Answer = Client(path, _PATIENCE_S.get(verb, TIMEOUT_S)).call(verb, **args)
+            answer: Answer = Client(path).call(verb, **args)
         except CallFailed as failed:
             raise self._with_hint(refused(failed.error), args) from None
         except msgspec.MsgspecError:
@@ -95,7 +93,8 @@ class Session:
             from fairlease.cli.names import hint
 
             with suppress(Failure):
-                failure.message += hint(self, asked)
+                told = failure.message + hint(self, asked)
+                return Failure(told, code=failure.code, reason=failure.reason, remedy=failure.remedy)
         return failure
 
     def show(self, value: Answer, draw: Callable[[Answer], None]) -> None:

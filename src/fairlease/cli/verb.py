@@ -12,8 +12,17 @@ from fairlease.cli.output import FORMATS
 from fairlease.cli.session import Session, bare
 
 __all__ = [
-    *("HELP", "NO_MORE", "READ", "Verb", "VerbGroup", "bare"),
-    *("limit_option", "owner_option", "place_options", "run_argument", "verb"),
+    "HELP",
+    "NO_MORE",
+    "READ",
+    "Verb",
+    "VerbGroup",
+    "bare",
+    "limit_option",
+    "owner_option",
+    "place_options",
+    "run_argument",
+    "verb",
 ]
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}

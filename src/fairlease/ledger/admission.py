@@ -26,7 +26,7 @@ def exceeded(account: Account, now: int, quantum: int, counted: bool) -> list[st
     terms, books, found = account.terms, account.all, []
     if terms is None:
         return []
-    if not terms.opens_by(now):
+    if account.windowed and not terms.opens_by(now):
         found.append(f"the window of {_name(account)} was not open")
     if counted and books.held > terms.concurrency:
         found.append(f"{_name(account)} holds {books.held} GPUs; its concurrency is {terms.concurrency}")

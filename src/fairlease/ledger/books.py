@@ -39,13 +39,14 @@ class Node:
 class Account:
     """What one envelope pays, and its terms in force; None where no Budget has it (any more)."""
 
-    __slots__ = ("all", "budget", "caps", "envelope", "fits", "lent", "owner", "terms")
+    __slots__ = ("all", "budget", "caps", "envelope", "fits", "lent", "owner", "terms", "windowed")
 
     def __init__(self, budget: str, envelope: str) -> None:
         self.budget = budget
         self.envelope = envelope
         self.owner = ""
         self.terms: Envelope | None = None
+        self.windowed = False
         self.caps: list[tuple[AggregateCap, list[Account]]] = []
         self.fits: set[object] = set()  # the places that are known to match flavor and selector
         self.all = Tally()
@@ -54,6 +55,7 @@ class Account:
     def set_terms(self, owner: str, terms: Envelope | None) -> None:
         """Put other terms in force; the past stays as it was."""
         self.owner, self.terms = owner, terms
+        self.windowed = terms is not None and (terms.start is not None or terms.end is not None)
         self.caps, self.fits = [], set()
         for tally in (self.all, self.lent):
             tally.set_window(*((None, None) if terms is None else (terms.start, terms.end)))
@@ -68,30 +70,32 @@ Money = tuple[Account, int, str]
 
 
 class Run:
-    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
+    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class.
 
-    __slots__ = (
-        "attempt", "bill", "borrowed", "counted", "deadline", "funding", "leases", "lost", "max_duration", "open",
-        "owner", "payers", "sponsors",
-    )  # fmt: skip
+    What most runs never need stands once, in the class: a million of them are made.
+    """
+
+    attempt = 0
+    open = 0
+    borrowed = 0
+    deadline: int | None = None
+    payers: tuple[Money, ...] = ()
+    lost: set[tuple[Account, int]] | None = None
+    sponsors: dict[str, int] | None = None
 
     def __init__(self, spec: RunSpec) -> None:
         self.owner = spec.owner
         self.funding = spec.funding
         self.max_duration = spec.runtime.max_duration
         self.counted = not spec.opportunistic
-        self.attempt = self.open = self.borrowed = 0
-        self.deadline: int | None = None
         self.leases: dict[int, Lease | None] = {}
-        self.payers: list[Money] = []
-        self.lost: set[tuple[Account, int]] | None = None
         self.bill = [0, 0, 0, 0, 0]
-        self.sponsors: dict[str, int] | None = None
 
     def begin(self, attempt: int, now: int) -> None:
         """Another attempt: the limit counts anew, and so do its leases."""
-        limit = self.max_duration
-        self.attempt, self.deadline = attempt, None if limit is None else now + limit
+        self.attempt = attempt
+        if self.max_duration is not None:
+            self.deadline = now + self.max_duration
         if self.leases:
             self.leases = {}
 

@@ -1,4 +1,4 @@
-"""The ledger for other programs: every lease, or what each envelope was charged for whom, as CSV or Parquet.
+"""The ledger for other programs: every lease, or what each envelope was charged for which run, as CSV or Parquet.
 
 Rows stream from the store to the file, and a file appears under its name only when it is whole. Hours are decimal text
 with nine digits, computed with integers: enough to read the GPU-milliseconds back, which stand beside them.
@@ -14,27 +14,33 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from fairlease.ledger.store import LeaseRow
-from fairlease.model.amount import HOUR, format_instant
+from fairlease.model.amount import HOUR, format_instant, parse_instant
+from fairlease.model.lease import Lease, Role
+from fairlease.model.record import split
 
 STDOUT = "-"
 
 LEASES = {
-    "lease": "string", "run": "string", "owner": "string", "payer": "string", "budget": "string", "envelope": "string",
-    "fund": "string", "role": "string", "node": "string", "gpus": "int64", "start": "instant", "end": "instant",
-    "closure": "string", "gpuMs": "int64", "gpuHours": "string",
+    "lease": "string", "namespace": "string", "run": "string", "owner": "string", "attempt": "int64", "group": "int64",
+    "rank": "int64", "role": "string", "node": "string", "slots": "string", "gpus": "int64", "start": "instant",
+    "end": "instant", "closure": "string", "budget": "string", "envelope": "string", "payer": "string", "fund": "string",
+    "class": "string", "reason": "string", "gpuMilliseconds": "int64", "gpuHours": "string",
 }  # fmt: skip
 """The columns of a lease: `owner` is the run's, `payer` the owner of the Budget; an open lease has no end."""
 
 CHARGES = {
-    "budget": "string", "envelope": "string", "owner": "string", "fund": "string", "leases": "int64", "gpuMs": "int64",
-    "gpuHours": "string",
+    "namespace": "string", "run": "string", "owner": "string", "budget": "string", "envelope": "string", "payer": "string",
+    "class": "string", "leases": "int64", "gpuMilliseconds": "int64", "gpuHours": "string",
 }  # fmt: skip
-"""The columns of a charge: what the leases of one owner cost one envelope, by fund."""
+"""The columns of a charge: what the leases of one run and class cost one envelope. The class is the fund, or `spare`."""
 
 _BATCH = 20_000
+
+Target: TypeAlias = "str | IO[bytes]"
+"""Where to: a file's name, `-` for standard output, or an open file."""
 
 Line = tuple[Any, ...]
 Sink = Callable[[list[Line]], None]
@@ -44,14 +50,43 @@ class CannotExport(Exception):  # noqa: N818 - it says what happened
     """The export cannot be written, and what to do about it."""
 
 
-def export_leases(rows: Iterable[LeaseRow], now: int, target: str, form: str = "csv") -> int:
-    """Write a line for each lease to a file, or to `-`; open leases are charged up to `now`. Gives the count."""
+def export(what: str, rows: Iterable[LeaseRow], now: int, target: Target, form: str = "csv") -> int:
+    """Write `leases` or `charges` as `csv` or `parquet`; open leases are charged up to `now`. Gives the count of lines."""
+    return {"leases": export_leases, "charges": export_charges}[what](rows, now, target, form)
+
+
+def export_leases(rows: Iterable[LeaseRow], now: int, target: Target, form: str = "csv") -> int:
+    """Write a line for each lease."""
     return _write(LEASES, (_lease(row, now) for row in rows), target, form)
 
 
-def export_charges(rows: Iterable[LeaseRow], now: int, target: str, form: str = "csv") -> int:
-    """Write what each envelope was charged for the runs of each owner: the sums of the lease lines, exactly."""
+def export_charges(rows: Iterable[LeaseRow], now: int, target: Target, form: str = "csv") -> int:
+    """Write what each envelope was charged for each run: the sums of the lease lines, exactly."""
     return _write(CHARGES, _charges(rows, now), target, form)
+
+
+def save(body: bytes, target: Target) -> None:
+    """Write an export that is complete already, as whole as any other."""
+    with _whole(target, "csv") as file:
+        file.write(body)
+
+
+def rewrite(what: str, text: str, target: Target, form: str = "csv") -> int:
+    """Write an export that came as CSV text, from a daemon, in another form: the columns are known, so nothing is lost."""
+    columns = {"leases": LEASES, "charges": CHARGES}[what]
+    lines = csv.reader(io.StringIO(text, newline=""))
+    if next(lines, None) != list(columns):
+        raise CannotExport("the daemon gives other columns: it is of another version than this program")
+    readers = [_READERS[kind] for kind in columns.values()]
+    cells = (tuple(read(cell) for read, cell in zip(readers, line, strict=True)) for line in lines)
+    return _write(columns, cells, target, form)
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "string": lambda cell: cell or None,
+    "int64": int,
+    "instant": lambda cell: parse_instant(cell) if cell else None,
+}
 
 
 def charged(row: LeaseRow, now: int) -> int:
@@ -67,27 +102,33 @@ def hours_text(gpu_ms: int) -> str:
     return f"{whole}.{digits}" if digits else str(whole)
 
 
+def _class(lease: Lease) -> str:
+    return "spare" if lease.role is Role.SPARE else lease.payer.fund.value
+
+
 def _lease(row: LeaseRow, now: int) -> Line:
     lease, payer = row.lease, row.lease.payer
     gpu_ms = charged(row, now)
     return (
-        lease.name, lease.run, lease.owner, payer.owner, payer.budget, payer.envelope, payer.fund.value,
-        lease.role.value, lease.node, lease.gpus, lease.start, row.end, row.closure, gpu_ms, hours_text(gpu_ms),
+        lease.name, *split(lease.run), lease.owner, lease.attempt, lease.group, lease.rank, lease.role.value, lease.node,
+        " ".join(map(str, lease.slots)), lease.gpus, lease.start, row.end, row.closure, payer.budget, payer.envelope,
+        payer.owner, payer.fund.value, _class(lease), lease.reason.value, gpu_ms, hours_text(gpu_ms),
     )  # fmt: skip
 
 
 def _charges(rows: Iterable[LeaseRow], now: int) -> Iterator[Line]:
-    sums: dict[tuple[str, str, str, str], list[int]] = {}
+    sums: dict[tuple[str, ...], list[int]] = {}
     for row in rows:
-        payer = row.lease.payer
-        total = sums.setdefault((payer.budget, payer.envelope, row.lease.owner, payer.fund.value), [0, 0])
+        lease, payer = row.lease, row.lease.payer
+        whom = (*split(lease.run), lease.owner, payer.budget, payer.envelope, payer.owner, _class(lease))
+        total = sums.setdefault(whom, [0, 0])
         total[0] += 1
         total[1] += charged(row, now)
-    for whom, (leases, gpu_ms) in sorted(sums.items()):
-        yield (*whom, leases, gpu_ms, hours_text(gpu_ms))
+    for charge, (leases, gpu_ms) in sums.items():
+        yield (*charge, leases, gpu_ms, hours_text(gpu_ms))
 
 
-def _write(columns: dict[str, str], lines: Iterator[Line], target: str, form: str) -> int:
+def _write(columns: dict[str, str], lines: Iterator[Line], target: Target, form: str) -> int:
     open_sink = {"csv": _csv, "parquet": _parquet}[form]
     count = 0
     with _whole(target, form) as file, open_sink(file, columns) as put:
@@ -98,8 +139,11 @@ def _write(columns: dict[str, str], lines: Iterator[Line], target: str, form: st
 
 
 @contextmanager
-def _whole(target: str, form: str) -> Iterator[IO[bytes]]:
+def _whole(target: Target, form: str) -> Iterator[IO[bytes]]:
     """The file to write to; it gets its name once it is complete and on the disk, and else leaves nothing behind."""
+    if not isinstance(target, str):
+        yield target
+        return
     if target == STDOUT:
         if form != "csv":
             raise CannotExport(f"{form} is not written to standard output; name a file")

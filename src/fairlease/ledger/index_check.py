@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -55,6 +54,7 @@ Row = tuple[Any, ...]
 End = tuple[int, int | None, str | None]
 """The serial of an open lease, and the end that the index gives it."""
 
+_NOTHING: tuple[int | None, int | None] = (None, None)
 _T = TypeVar("_T")
 
 
@@ -114,8 +114,12 @@ class IndexCheck:
     def play(self, seq: int, at: int, events: tuple[ev.AnyEvent, ...]) -> None:
         """Compare the rows that follow from one entry."""
         self._seq = seq
-        if not self._silent:
-            self._guarded(partial(self._play, at, events))
+        if self._silent:
+            return
+        try:
+            self._play(at, events)
+        except sqlite3.Error as error:
+            self._unreadable(error)
 
     def finish(self, head: Head) -> None:
         """Find what is left over."""
@@ -125,12 +129,15 @@ class IndexCheck:
                 self._guarded(step)
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A table that cannot be read is a finding, not the end of the audit."""
         try:
             work()
         except sqlite3.Error as error:
-            self._found(f"the index cannot be read: {error}")
-            self._silent = True
+            self._unreadable(error)
+
+    def _unreadable(self, error: sqlite3.Error) -> None:
+        """A table that cannot be read is a finding, not the end of the audit."""
+        self._found(f"the index cannot be read: {error}")
+        self._silent = True
 
     def _found(self, message: str, *objects: str, seq: int | None = None) -> None:
         self.total += 1
@@ -177,21 +184,24 @@ class IndexCheck:
         told: dict[int, tuple[int | None, int | None]] = {}
         over: dict[Key, int] = {}
         names = self._names
-        for event in events:
+        for event in events:  # The four kinds that are nearly all come first.
             if isinstance(event, ev.LeasesOpened):
                 run, first = names[event.run], self._serial
                 self._opened(event, run, at)
-                before = told.get(run, (None, None))[0]
+                before = told.get(run, _NOTHING)[0]
                 told[run] = (first if before is None else before, self._serial - 1)
-                continue
-            for key in runs_of(event):
-                told.setdefault(names[key], (None, None))
-            if isinstance(event, ev.RunSubmitted):
-                self._runs[event.run] = _Run(names[event.spec.owner], int(event.spec.opportunistic))
             elif isinstance(event, ev.LeasesClosed):
+                told.setdefault(names[event.run], _NOTHING)
                 self._closed(event, at)
+            elif isinstance(event, ev.RunSubmitted):
+                told.setdefault(names[event.run], _NOTHING)
+                self._runs[event.run] = _Run(names[event.spec.owner], int(event.spec.opportunistic))
             elif isinstance(event, ev.RunEnded):
-                over[event.run] = names[event.run]
+                run = over[event.run] = names[event.run]
+                told.setdefault(run, _NOTHING)
+            else:
+                for key in runs_of(event):
+                    told.setdefault(names[key], _NOTHING)
         self._compare_stories(told)
         for key, run in over.items():
             self._compare_ending(key, run)
@@ -284,7 +294,7 @@ class IndexCheck:
                 self._found(f"table story gives {run} other leases in entry {seq} than the entry does", run)
             row = next(self._stories, None)
         self._story = row
-        for run in map(self._text, told):
+        for run in map(self._text, told) if told else ():
             self._found(f"entry {seq} names {run}, but table story does not say so", run)
 
     def _text(self, number: int) -> str:

@@ -155,8 +155,9 @@ class Replay:
         """Say so, and close them, so that one omission is found once."""
         leases = tuple(_lease_name(name, run.attempt, number) for number in run.held())
         self.found(NO_LEASE_REWRITTEN, (name, *leases), f"{name} {what} with {len(leases)} leases open")
-        for number in run.held():
-            self._close(run, number)
+        for number, lease in run.leases.items():
+            if lease is not None:
+                self._close(run, number, lease)
 
     def _compare(self, name: str, run: Run, told: list[int], sponsors: dict[str, int]) -> None:
         for kind, stated, due in zip(CLASSES, told, run.bill, strict=True):
@@ -205,8 +206,12 @@ class Replay:
         if run is None:
             return self._dead(name, "leases were opened")
         if attempt != run.attempt:
-            self._begin(name, run, attempt)
-        payers, swap = [self._payer(run, event, payer) for payer in event.payers], event.reason is SWAP
+            if run.attempt:
+                self._again(name, run, attempt)
+            run.begin(attempt, self.at)
+        swap, payers = event.reason is SWAP, []
+        for payer in event.payers:
+            payers.append(self._payer(run, event, payer))  # noqa: PERF401 - in Python 3.11 a comprehension is one call more
         leases = run.leases
         for cell in event.cells:
             number = cell.number
@@ -225,12 +230,12 @@ class Replay:
         self.leases += len(event.cells)
         return None if swap else self._admit(event, run, payers)
 
-    def _begin(self, name: str, run: Run, attempt: int) -> None:
+    def _again(self, name: str, run: Run, attempt: int) -> None:
+        """Another attempt begins: it must be a later one, and the last one must be over."""
         if attempt < run.attempt:
             self.found(NO_LEASE_REWRITTEN, (name,), f"attempt {attempt} of {name} came after {run.attempt}")
         if run.open:
             self._left_open(name, run, f"began attempt {attempt}")
-        run.begin(attempt, self.at)
 
     def _payer(self, run: Run, event: ev.LeasesOpened, payer: Payer) -> Money:
         owner, fund = payer.owner, payer.fund
@@ -238,7 +243,7 @@ class Replay:
         money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
         known = money in run.payers
         if not known:
-            run.payers.append(money)
+            run.payers += (money,)
         if event.reason is SWAP:
             # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
             if not known:
@@ -330,30 +335,32 @@ class Replay:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
-        for number in [self._number(event.run, run, name) for name in event.names] or tuple(run.leases):
-            if number is not None and run.leases[number] is not None:
-                self._close(run, number)
-            elif number is not None and event.names:
-                lease = _lease_name(event.run, run.attempt, number)
-                self.found(NO_LEASE_REWRITTEN, (event.run, lease), f"lease {lease} is closed, but it was closed before")
+        if event.names:
+            for name in event.names:
+                self._close_named(event.run, run, name)
+        else:
+            for number, lease in run.leases.items():
+                if lease is not None:
+                    self._close(run, number, lease)
         if run.lost:  # a unit without leases is no more; what opens there later is new
             held = [lease for lease in run.leases.values() if lease is not None]
             run.lost &= {(lease[5], group) for lease in held for group in (-1, lease[4])}
         return None
 
-    def _number(self, name: str, run: Run, lease: str) -> int | None:
-        """The number of a lease of the present attempt; that of another one, or of none, is not there to be closed."""
-        _, _, digits = lease.rpartition("-")
+    def _close_named(self, run_name: str, run: Run, name: str) -> None:
+        """Close a lease of the present attempt; one of another attempt, or of none, is not there to be closed."""
+        digits = name.rpartition("-")[2]
         number = int(digits) if digits.isdecimal() else -1
-        if number in run.leases and lease == _lease_name(name, run.attempt, number):
-            return number
-        text = f"lease {lease} is closed, but it was never opened, or not in attempt {run.attempt}"
-        self.found(NO_LEASE_REWRITTEN, (name, lease), text)
-        return None
+        lease = run.leases.get(number)
+        if number not in run.leases or name != _lease_name(run_name, run.attempt, number):
+            text = f"lease {name} is closed, but it was never opened, or not in attempt {run.attempt}"
+            self.found(NO_LEASE_REWRITTEN, (run_name, name), text)
+        elif lease is None:
+            self.found(NO_LEASE_REWRITTEN, (run_name, name), f"lease {name} is closed, but it was closed before")
+        else:
+            self._close(run, number, lease)
 
-    def _close(self, run: Run, number: int) -> None:
-        lease = run.leases[number]
-        assert lease is not None, "its caller has looked"
+    def _close(self, run: Run, number: int, lease: Lease) -> None:
         run.leases[number] = None
         run.open -= 1
         run.charge(lease, self.at)

@@ -18,7 +18,6 @@ import pwd
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.refusal import Refusal
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
@@ -30,6 +29,7 @@ ROOT = 0
 REMEMBERED_S = 30.0
 REMEMBERED_MAX = 1_000
 EVERY_OWNER = "*"
+ASK = "ask an administrator of this machine to do it"
 
 
 class Caller(NamedTuple):
@@ -44,6 +44,14 @@ class Caller(NamedTuple):
     def bound_to(self, owner: str) -> bool:
         """Whether the caller may spend an owner's money."""
         return any(covers(bound, owner) for bound in self.owners)
+
+
+class Denied(NamedTuple):
+    """What the caller may not do, and who or what could help."""
+
+    message: str
+    remedy: str
+    reason: Reason = Reason.Forbidden
 
 
 class Access:
@@ -73,25 +81,29 @@ class Access:
         bound = tuple(dict.fromkeys(owner for each in sorted(names) for owner in self._users.get(each, ())))
         return Caller(uid, name, names, admin, (EVERY_OWNER,) if admin else bound)
 
-    def may_spend(self, caller: Caller, owner: str) -> Refusal | None:
+    def may_spend(self, caller: Caller, owner: str) -> Denied | None:
         """Whether the caller's runs may name this owner."""
         if not caller.bound_to(owner):
-            return _forbidden(f"{caller.name} is not bound to {owner}: {Reason.Forbidden.remedy}")
+            return _unbound(f"{caller.name} is not bound to {owner}: {Reason.Forbidden.remedy}")
         if self._own_uid not in (ROOT, caller.uid) and caller.uid != ROOT:
-            return _forbidden(f"this daemon is not root: it would run {caller.name}'s work as its own user")
+            message = f"this daemon is not root: it would run {caller.name}'s work as its own user"
+            return Denied(message, "ask an administrator of this machine to run the daemon as root, or start your own")
         if self._own_uid == ROOT and caller.name.startswith("uid:"):
-            return _forbidden(f"{caller.name} has no account on this machine to run work as")
+            message = f"{caller.name} has no account on this machine to run work as"
+            return Denied(message, "ask an administrator of this machine for an account")
         return None
 
-    def may_cancel(self, caller: Caller, run: Key, owner: str, by: str | None) -> Refusal | None:
+    def may_cancel(self, caller: Caller, run: Key, owner: str, by: str | None) -> Denied | None:
         """Whether the caller may end this run."""
         if self.may_read_all(caller, owner, by):
             return None
-        return _forbidden(f"{short(run)} belongs to {owner}, to which {caller.name} is not bound")
+        return _unbound(f"{short(run)} belongs to {owner}, to which {caller.name} is not bound")
 
-    def may_govern(self, caller: Caller, what: str) -> Refusal | None:
+    def may_govern(self, caller: Caller, what: str) -> Denied | None:
         """Whether the caller may do what only administrators do."""
-        return None if caller.admin else _forbidden(f"only an administrator may {what}, and {caller.name} is none")
+        if caller.admin:
+            return None
+        return Denied(f"only an administrator may {what}, and {caller.name} is none", ASK)
 
     def may_read_all(self, caller: Caller, owner: str, by: str | None) -> bool:
         """Whether the caller may see a run's command, environment and logs."""
@@ -103,8 +115,8 @@ def covers(bound: str, owner: str) -> bool:
     return bound in (EVERY_OWNER, owner) or owner.startswith(f"{bound}:")
 
 
-def _forbidden(message: str) -> Refusal:
-    return Refusal(Reason.Forbidden, message, {})
+def _unbound(message: str) -> Denied:
+    return Denied(message, Reason.Forbidden.remedy)
 
 
 def _names_of(uid: int, gid: int) -> tuple[str, frozenset[str]]:

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import csv
 import io
 import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlease.ledger.export import export
 from fairlease.ledger.sqlite import SqliteStore
 from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused
-from fairlease.model.amount import format_instant, gpu_hours
-from fairlease.model.lease import Role
-from fairlease.model.record import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from fairlease.ledger.store import LeaseQuery, LeaseRow
+    from _typeshed import ReadableBuffer
+
+    from fairlease.ledger.store import LeaseQuery
 
 AUDIT_S = 3_600.0
 LOG_PART = 1 << 20
 EXPORT_BYTES_MAX = 64 * 1024 * 1024
-
-_LEASE_HEAD = (
-    "lease", "namespace", "run", "owner", "attempt", "group", "rank", "role", "node", "slots", "gpus", "start", "end", "closure",
-    "budget", "envelope", "payer", "class", "reason", "gpuHours",
-)  # fmt: skip
-_CHARGE_HEAD = ("namespace", "run", "owner", "budget", "envelope", "payer", "class", "leases", "gpuHours")
 
 
 async def audit_report(ledger: Path) -> dict[str, Any]:
@@ -63,48 +55,22 @@ def read_part(path: str, offset: int) -> bytes:
         return b""
 
 
-def export_csv(ledger: Path, what: str, query: LeaseQuery, now: int) -> dict[str, Any]:
-    """Leases, or what each payer was charged for each run, as CSV text."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    head, make = (_LEASE_HEAD, _lease_rows) if what == "leases" else (_CHARGE_HEAD, _charge_rows)
-    writer.writerow(head)
-    count = 0
+def export_answer(ledger: Path, what: str, query: LeaseQuery, now: int) -> dict[str, Any]:
+    """Leases or charges as CSV text, as `ledger.export` writes them, as long as one answer can carry it."""
+    out = _Bounded()
     with SqliteStore(ledger, readonly=True) as store:
-        for row in make(store.leases(query), now):
-            writer.writerow(row)
-            count += 1
-            if out.tell() > EXPORT_BYTES_MAX:
-                raise Refused(
-                    fault(Fault.TooLarge, "the export is too large for one answer; ask for less with since and until")
-                )
-    return {"csv": out.getvalue(), "rows": count}
+        rows = export(what, store.leases(query), now, out)
+    return {"csv": out.getvalue().decode(), "rows": rows}
 
 
-def _lease_rows(rows: Iterator[LeaseRow], now: int) -> Iterator[tuple[object, ...]]:
-    for row in rows:
-        lease, payer = row.lease, row.lease.payer
-        yield (
-            lease.name, *split(lease.run), lease.owner, lease.attempt, lease.group, lease.rank, lease.role.value, lease.node,
-            " ".join(map(str, lease.slots)), lease.gpus, format_instant(lease.start),
-            "" if row.end is None else format_instant(row.end), row.closure or "", payer.budget, payer.envelope, payer.owner,
-            payer.fund.value, lease.reason.value, gpu_hours(_spent(row, now)),
-        )  # fmt: skip
+class _Bounded(io.BytesIO):
+    """Memory for one answer. A file has no such bound: `fairlease export --db` writes as much as there is."""
 
-
-def _charge_rows(rows: Iterator[LeaseRow], now: int) -> Iterator[tuple[object, ...]]:
-    sums: dict[tuple[str, ...], list[int]] = {}
-    for row in rows:
-        lease, payer = row.lease, row.lease.payer
-        kind = "spare" if lease.role is Role.SPARE else payer.fund.value
-        key = (lease.run, lease.owner, payer.budget, payer.envelope, payer.owner, kind)
-        total = sums.setdefault(key, [0, 0])
-        total[0] += 1
-        total[1] += _spent(row, now)
-    for (run, *rest), (leases, spent) in sums.items():
-        namespace, _, name = run.partition("/")
-        yield (namespace, name, *rest, leases, gpu_hours(spent))
-
-
-def _spent(row: LeaseRow, now: int) -> int:
-    return row.lease.gpus * ((now if row.end is None else row.end) - row.lease.start)
+    def write(self, part: ReadableBuffer, /) -> int:
+        written = super().write(part)
+        if self.tell() > EXPORT_BYTES_MAX:
+            message = (
+                "the export is too large for one answer; ask for less with since and until, or read the file with --db"
+            )
+            raise Refused(fault(Fault.TooLarge, message))
+        return written

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -19,7 +19,8 @@ from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
 from fairlease.model.node import LabelKeys, Node
-from fairlease.model.reading import Reader, Rule, Wrong
+from fairlease.model.partial import as_far, column, readable
+from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
 
 METRICS_PORT = 9464
@@ -117,9 +118,9 @@ def read_settings(text: str, source: str) -> tuple[Config, Machine]:
     for extra in documents[1:]:
         findings.add(extra.trail, "a configuration is one document; remove the others")
     raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
-    policy = _POLICY.read(Config, raw, trail, findings, beside=_names(Machine))
-    own = {key: value for key, value in raw.items() if key not in _names(Config)}
-    machine = _MACHINE.read(Machine, own, trail, findings, beside=_names(Machine)) if policy is not None else None
+    names = _names(Config)
+    policy = _POLICY.read(Config, {key: raw[key] for key in raw if key in names}, trail, findings)
+    machine = _MACHINE.read(Machine, raw, trail, findings, beside=names)
     findings.settle()
     assert policy is not None, "what is wrong was found"
     assert machine is not None, "what is wrong was found"
@@ -145,40 +146,44 @@ def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
-def _judge_users(machine: Machine) -> list[Wrong]:
-    wrong = []
-    for name, owners in machine.users.items():
+def _users_have_names_and_owners(machine: Machine) -> Iterator[Wrong]:
+    for _, name in readable(machine.users):
         if not _USER.fullmatch(name):
-            wrong.append(Wrong(("users", name), name, "expected a user's name, or @ and a group's"))
-        for index, owner in enumerate(owners):
-            if (message := rules.an_owner(owner)) is not None:
-                wrong.append(Wrong(("users", name, index), owner, message))
-    for index, name in enumerate(machine.admins):
-        if not _USER.fullmatch(name):
-            wrong.append(Wrong(("admins", index), name, "expected a user's name, or @ and a group's"))
-    return wrong
+            yield Wrong(("users", name), name, "expected a user's name, or @ and a group's")
+        yield from as_far(_owners_are_paths(machine, name))
 
 
-def _judge_nodes(machine: Machine) -> list[Wrong]:
-    names = [node.name for node in machine.nodes]
-    wrong = [
-        Wrong(("nodes", index, "name"), name, "another node has this name")
-        for index, name in enumerate(names)
-        if name in names[:index]
-    ]
+def _owners_are_paths(machine: Machine, user: str) -> Iterator[Wrong]:
+    for index, owner in readable(machine.users[user]):
+        if (message := rules.an_owner(owner)) is not None:
+            yield Wrong(("users", user, index), owner, message)
+
+
+def _admins_have_names(machine: Machine) -> Iterator[Wrong]:
+    for index, name in readable(machine.admins):
+        if not _USER.fullmatch(name):
+            yield Wrong(("admins", index), name, "expected a user's name, or @ and a group's")
+
+
+def _nodes_are_named_apart(machine: Machine) -> Iterator[Wrong]:
+    seen = set()
+    for index, name in column(machine.nodes, "name"):
+        if name in seen:
+            yield Wrong(("nodes", index, "name"), name, "another node has this name")
+        seen.add(name)
+
+
+def _gpus_are_said_once(machine: Machine) -> Iterator[Wrong]:
     if machine.nodes and machine.gpus is not None:
-        wrong.append(Wrong(("gpus",), machine.gpus, "the nodes say how many GPUs they have; remove one of the two"))
+        yield Wrong(("gpus",), machine.gpus, "the nodes say how many GPUs they have; remove one of the two")
+
+
+def _nodes_have_a_flavor(machine: Machine) -> Iterator[Wrong]:
     if machine.flavor is None:
-        wrong += [
-            Wrong(("nodes", index, "flavor"), None, "missing; give the node a flavor, or all of them one at the top")
-            for index, node in enumerate(machine.nodes)
-            if node.flavor is None
-        ]
-    return wrong
-
-
-def _rule(judge: Any) -> Rule:  # noqa: ANN401 - one of the two above
-    return lambda machine: iter(judge(machine))
+        for index, flavor in column(machine.nodes, "flavor"):
+            if flavor is None:
+                message = "missing; give the node a flavor, or all of them one at the top"
+                yield Wrong(("nodes", index, "flavor"), None, message)
 
 
 _POLICY = Reader(rules.CHECKS, rules.RULES)
@@ -198,7 +203,15 @@ _MACHINE = Reader(
             "domain": rules.not_empty,
         },
     },
-    {Machine: (_rule(_judge_users), _rule(_judge_nodes))},
+    {
+        Machine: (
+            _users_have_names_and_owners,
+            _admins_have_names,
+            _nodes_are_named_apart,
+            _gpus_are_said_once,
+            _nodes_have_a_flavor,
+        )
+    },
 )
 
 

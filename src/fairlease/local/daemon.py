@@ -63,6 +63,7 @@ FAILED_S = 0.5
 END_S = 30.0
 
 Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
+Ready = Callable[[list[str]], None]
 
 
 class TimedStore(SqliteStore):
@@ -113,10 +114,12 @@ class Daemon:
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self.started_at = self.now()
         self.metrics_url: str | None = None
+        self.metrics_problem: str | None = None
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._stop = False
+        self._ending: asyncio.Task[None] | None = None
         self._jobs: list[Job] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._all_gone: list[asyncio.Future[None]] = []
@@ -137,8 +140,8 @@ class Daemon:
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
-    async def run(self, ready: Callable[[], None]) -> None:
-        """Live until told to stop. `ready` is called when the socket answers."""
+    async def run(self, ready: Ready) -> None:
+        """Live until told to stop. `ready` is called when the socket answers, with what is not as it should be."""
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
@@ -151,7 +154,7 @@ class Daemon:
             self.log.info(
                 "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
             )
-            ready()
+            ready([] if self.metrics_problem is None else [self.metrics_problem])
             await self._live()
         finally:
             await self._server.close()
@@ -165,7 +168,14 @@ class Daemon:
         self._wake.set()
         _release(self._waiters)
 
-    async def end_all(self) -> None:
+    async def ended(self, *, begin: bool) -> None:
+        """Wait until all work has been ended, where that is under way or to be begun: who only stops must not cut it short."""
+        if begin:
+            self._ending = self._ending or self._loop.create_task(self._end_all())
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+
+    async def _end_all(self) -> None:
         """Cancel every run and wait until its processes are gone."""
         self.closing = True
         await self.do(lambda _: [cmd.Cancel(run=run) for run in self.scheduler.state.runs])
@@ -201,6 +211,8 @@ class Daemon:
         except OSError as error:
             if asked is not None:
                 raise
+            why = error.strerror or str(error)
+            self.metrics_problem = f"no metrics: port {port} cannot be had ({why}); choose one with --metrics-port"
             self.log.warning("no metrics", port=port, error=str(error))
             return
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
@@ -222,11 +234,11 @@ class Daemon:
         while not self._stop:
             if not (reports or self._jobs):
                 await self._sleep()
+            if not reports and self.processes.next_look_ms() == 0:  # work that ended comes before its deadline
+                reports = self.processes.recorded_ends(self.scheduler.state)
             told = self._turn(reports)
-            if (
-                not reports
-            ):  # who asked is answered before work is started; who waits for an end, once it is cleared away
-                await asyncio.sleep(0)
+            if not reports:
+                await asyncio.sleep(0)  # who asked is answered before work is started; who waits for an end, afterwards
             reports = self.processes.reconcile(self.scheduler.state)
             if self.processes.idle:
                 _release(self._all_gone)
@@ -247,6 +259,7 @@ class Daemon:
         await self._wake.wait()
         self._wake.clear()
         handle.cancel()
+        await asyncio.sleep(0)  # ends that are heard of together with a timer come before it
 
     def _turn(self, reports: list[Report]) -> bool:
         """One tick over all that is there; where it fails, each request by itself, so that one bad egg spoils no other."""
@@ -299,11 +312,10 @@ class Daemon:
 
     def _catch_up(self, reports: list[Report]) -> None:
         """Decide what was seen late as of when it was: ends with a time of their own, and the timers around them."""
-        ends = []
         for report in reports:
             self.log.info("seen", command=repr(report.command), message=report.message)
-            if report.at_ms is not None:
-                ends.append(End(self._clock.at(report.at_ms, self.scheduler.state.at), report.command))
+        at = self.scheduler.state.at
+        ends = [End(self._clock.at(each.at_ms, at), each.command) for each in reports if each.at_ms is not None]
         catch_up(self.scheduler, ends, self.now(), self._decide)
 
     def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
@@ -382,7 +394,7 @@ def _release(waiters: list[asyncio.Future[None]]) -> None:
     waiters.clear()
 
 
-async def serve(settings: Settings, hardware: Hardware, log: Any, ready: Callable[[], None]) -> None:  # noqa: ANN401 - structlog's
+async def serve(settings: Settings, hardware: Hardware, log: Any, ready: Ready) -> None:  # noqa: ANN401 - structlog's
     """Run a daemon until it is told to stop."""
     daemon = Daemon(settings, hardware, log)
     await daemon.run(ready)

@@ -13,14 +13,16 @@ from fairlease.engine.plan import least_width
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
 from fairlease.ledger.store import LeaseQuery
-from fairlease.model.amount import gpu_hours
+from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Lease, Role
+from fairlease.model.node import matches
 from fairlease.model.record import Key, short
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.store import Moment
     from fairlease.local.past import Asked
     from fairlease.model.objects import RunObject
     from fairlease.model.run import RunSpec
@@ -44,9 +46,11 @@ class Inquiry:
         if run is None:
             assert asked.ending is not None, "what does not live has ended"
             ended = asked.ending.ended
-            return {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
+            told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
+            return told_then | self.started(asked)
         if run.phase is Phase.RUNNING or run.reason is Reason.Following:
-            return {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
+            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
+            return told_then | (self.started(asked) if run.phase is Phase.RUNNING else {})
         told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
         return {
             "verdict": run.reason.value,
@@ -54,6 +58,23 @@ class Inquiry:
             "remedy": run.reason.remedy,
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
+        }
+
+    def started(self, asked: Asked) -> View:
+        """Who was to pay and which nodes were chosen when a run last started, as of then; nothing where it never did."""
+        found: Moment | None = None
+        for moment in self._scheduler.store.story(asked.run):
+            if isinstance(moment.event, ev.LeasesOpened) and moment.event.reason is Reason.Start:
+                found = moment
+        if found is None or not isinstance(found.event, ev.LeasesOpened):
+            return {}
+        nodes = self._scheduler.state.capacity.nodes
+        labels = {name: known.node.labels for name, known in nodes.items()}
+        places = {name: known.domain.key for name, known in nodes.items() if known.domain is not None}
+        return {
+            "asOf": format_instant(found.at),
+            "cover": paid_then(found.event, labels, asked.spec.locality.location),
+            "domains": chosen_then(found.event, places),
         }
 
     def cover_of(self, run: Key, spec: RunSpec, now: int) -> list[View]:
@@ -174,6 +195,52 @@ def _shares(spent: list[tuple[Lease, int, int]]) -> dict[tuple[str, ...], View]:
         }
         for key, (gpus, gpu_ms) in sums.items()
     }
+
+
+def paid_then(opened: ev.LeasesOpened, labels: dict[str, dict[str, str]], location: dict[str, str]) -> list[View]:
+    """The envelopes that were chosen to pay, as a start wrote them down; what others had left then is not known any more."""
+    sums: dict[tuple[int, str, bool], int] = {}
+    for cell in opened.cells:
+        kind = "spare" if cell.role is Role.SPARE else opened.payers[cell.payer].fund.value
+        inside = not location or matches(labels.get(cell.node, {}), location)
+        key = (cell.payer, kind, inside)
+        sums[key] = sums.get(key, 0) + len(cell.slots)
+    return [
+        {
+            "place": kind,
+            "class": kind,
+            "budget": short(opened.payers[index].budget),
+            "envelope": opened.payers[index].envelope,
+            "owner": opened.payers[index].owner,
+            "inLocation": inside,
+            "paysGPUs": gpus,
+            "roomGPUs": gpus,
+            "reason": Reason.Chosen.value,
+            "remedy": Reason.Chosen.remedy,
+        }
+        for (index, kind, inside), gpus in sums.items()
+    ]
+
+
+def chosen_then(opened: ev.LeasesOpened, places: dict[str, tuple[str, str, str]]) -> list[View]:
+    """The domains that a start chose, with their nodes; what was free in them then is not known any more."""
+    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    for cell in opened.cells:
+        nodes = found.setdefault(places.get(cell.node, ("", "", "")), {})
+        nodes[cell.node] = nodes.get(cell.node, 0) + len(cell.slots)
+    return [
+        {
+            "domain": domain,
+            "cluster": cluster,
+            "region": region,
+            "nodes": list(nodes),
+            "gpus": sum(nodes.values()),
+            "freeGPUs": None,
+            "groupsFit": None,
+            "reason": Reason.Chosen.value,
+        }
+        for (region, cluster, domain), nodes in found.items()
+    ]
 
 
 def visit_view(visit: Visit) -> View:

@@ -45,6 +45,10 @@ class NotUp(Exception):  # noqa: N818 - it says what happened
         self.exit = code
 
 
+class _Taken(NotUp):
+    """Another daemon lives in the home: its log is not ours to write into."""
+
+
 def up(settings: Settings, *, foreground: bool = False) -> int | None:
     """Start the daemon. In the background: gives its pid once the socket answers. In the foreground: returns when it stopped.
 
@@ -52,7 +56,7 @@ def up(settings: Settings, *, foreground: bool = False) -> int | None:
     """
     prepare_home(settings.home)
     if foreground:
-        _be_daemon(settings, lambda: None, to_stderr=True)
+        _be_daemon(settings, lambda _: None, to_stderr=True)
         return None
     receive, send = os.pipe()
     if (child := os.fork()) == 0:
@@ -66,6 +70,8 @@ def up(settings: Settings, *, foreground: bool = False) -> int | None:
     answer = json.loads(told)
     if "error" in answer:
         raise NotUp(answer["error"], answer["exit"])
+    for warning in answer["warnings"]:
+        sys.stderr.write(f"fairlease: {warning}\n")
     return int(answer["pid"])
 
 
@@ -122,11 +128,12 @@ def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
             os.dup2(source, target)
         sys.stdin = open(0, encoding="utf-8")  # noqa: SIM115 - a descriptor, for life
         sys.stdout = sys.stderr = open(STDERR, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 - the same
-        _be_daemon(settings, lambda: parent.tell(pid=os.getpid()), to_stderr=False)
+        _be_daemon(settings, lambda warnings: parent.tell(pid=os.getpid(), warnings=warnings), to_stderr=False)
         code = _ORDERLY
     except NotUp as error:
         parent.tell(error=str(error), exit=error.exit)
-        structlog.get_logger().error("not up", error=str(error))
+        if not isinstance(error, _Taken):
+            structlog.get_logger().error("not up", error=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it was, the parent's code must not go on in this process
         parent.tell(error=f"the daemon failed: {error!r}; {settings.log} may say more", exit=EXIT_REFUSED)
         structlog.get_logger().exception("the daemon failed")
@@ -158,7 +165,7 @@ class _Parent:
 # --- being the daemon --------------------------------------------------------------------------------------------------
 
 
-def _be_daemon(settings: Settings, ready: Callable[[], None], *, to_stderr: bool) -> None:
+def _be_daemon(settings: Settings, ready: Callable[[list[str]], None], *, to_stderr: bool) -> None:
     os.umask(0o077)
     lock = _lock(settings.home)
     try:
@@ -191,7 +198,7 @@ def _lock(home: Path) -> int:
     except BlockingIOError:
         pid = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(file)
-        raise NotUp(f"a daemon runs in {home} already (process {pid}); `fairlease down` stops it") from None
+        raise _Taken(f"a daemon runs in {home} already (process {pid}); `fairlease down` stops it") from None
     os.ftruncate(file, 0)
     os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
     os.fchmod(file, 0o644)

@@ -23,9 +23,17 @@ import msgspec
 LINE_MAX = 16 * 1024 * 1024
 """Bytes of one request: some ten thousand runs at once. Answers may be longer."""
 
-TIMEOUT_S = 120.0
-SLOW_S = {"audit": 3_600.0, "export": 600.0, "stop": 3_600.0}
+TIMEOUT_S = 15.0
+"""How long an ordinary question may wait for its answer: a daemon that is stopped or stuck must not hold everybody up."""
+
+TIMEOUT_VARIABLE = "FAIRLEASE_TIMEOUT"
+"""Seconds, for all verbs, in the caller's environment."""
+
+SLOW_S = {"audit": 3_600.0, "export": 3_600.0, "stop": 3_600.0}
 """Verbs that may take longer: they go through the whole ledger, or wait for the end of all work."""
+
+BYTES_PER_S = 100_000
+"""A request of many objects may take longer by its size: some thousand runs are decided in a second or two."""
 
 EXIT_REFUSED, EXIT_INVALID, EXIT_NO_DAEMON, EXIT_FORBIDDEN, EXIT_INTERNAL = 1, 2, 3, 4, 70
 
@@ -54,6 +62,11 @@ class Fault(enum.Enum):
     TooLarge = "TooLarge", EXIT_INVALID, "send fewer objects at once"
     TooManyConnections = "TooManyConnections", EXIT_REFUSED, "close some connections, or try again"
     Stopping = "Stopping", EXIT_NO_DAEMON, "start it again with: fairlease up"
+    NoAnswer = (
+        "NoAnswer",
+        EXIT_NO_DAEMON,
+        "see whether its process is stopped or the machine overloaded, then try again",
+    )
     Unavailable = "Unavailable", EXIT_INTERNAL, "look at the daemon's log; is the disk full?"
     Broken = "Broken", EXIT_INTERNAL, "look at the daemon's log, and report it"
 
@@ -122,7 +135,7 @@ def reachable(path: Path) -> Iterator[str]:
 class Client:
     """Asks the daemon, one connection for each question: nothing is left open, nothing is to be closed."""
 
-    def __init__(self, path: str | Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, path: str | Path, timeout_s: float | None = None) -> None:
         self.path = Path(path)
         self.timeout_s = timeout_s
 
@@ -133,12 +146,21 @@ class Client:
         if len(line) > LINE_MAX:
             raise CallFailed(fault(Fault.TooLarge, f"the request has {len(line)} bytes; {LINE_MAX} are allowed"))
         wait_s = given.get("timeoutMs", 0) / 1000 if isinstance(given.get("timeoutMs", 0), int) else 0
-        with self._connected(SLOW_S.get(verb, self.timeout_s) + wait_s) as conn:
+        with self._connected(self._patience_s(verb) + wait_s + len(line) / BYTES_PER_S) as conn:
             answer = self._asked(conn, line)
         response = _decode_response(answer)
         if response.error is not None:
             raise CallFailed(response.error)
         return response.result
+
+    def _patience_s(self, verb: str) -> float:
+        """How long to wait: as this client was told, or its user's environment says, or as long as the verb may take."""
+        if self.timeout_s is not None:
+            return max(self.timeout_s, SLOW_S.get(verb, 0.0))
+        with contextlib.suppress(ValueError):
+            if 0 < (told := float(os.environ.get(TIMEOUT_VARIABLE, ""))) < float("inf"):
+                return told
+        return SLOW_S.get(verb, TIMEOUT_S)
 
     @contextlib.contextmanager
     def _connected(self, timeout_s: float) -> Iterator[socket.socket]:
@@ -150,6 +172,8 @@ class Client:
             except PermissionError:
                 told = fault(Fault.NotAllowed, f"you may not reach the daemon at {self.path}")
                 raise CallFailed(told) from None
+            except TimeoutError:
+                raise self._unanswered(conn) from None
             except OSError as error:
                 why = error.strerror or str(error)
                 message = f"no daemon answers at {self.path} ({why}); `fairlease up` starts one"
@@ -167,7 +191,11 @@ class Client:
                 if part.endswith(b"\n"):
                     return b"".join(parts)
         except TimeoutError:
-            raise CallFailed(fault(Fault.Unavailable, f"the daemon at {self.path} gave no answer in time")) from None
+            raise self._unanswered(conn) from None
         except ConnectionResetError:
             pass
         raise CallFailed(fault(Fault.NoDaemon, f"the daemon at {self.path} went away before it answered"))
+
+    def _unanswered(self, conn: socket.socket) -> CallFailed:
+        waited = conn.gettimeout() or 0.0
+        return CallFailed(fault(Fault.NoAnswer, f"the daemon at {self.path} gave no answer in {waited:.0f} s"))

@@ -12,6 +12,7 @@ import msgspec
 
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger.store import LeaseQuery
+from fairlease.local.access import Denied
 from fairlease.local.environment import is_ours
 from fairlease.local.protocol import EXIT_FORBIDDEN, EXIT_INVALID, EXIT_REFUSED, Error
 from fairlease.local.server import Refused
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 LIMIT = 100
 LIMIT_MAX = 10_000
 WAIT_MS_MAX = 60_000
+
+EXEC_BYTES_MAX = 1 << 20
+"""Of a run's command and environment in all: half of what the kernel takes, as there is more to a pod's environment."""
+STRING_BYTES_MAX = 127 * 1024
+"""Of one word or variable: a little less than the kernel takes (32 pages)."""
+POINTER = 9
+"""What each of them costs besides: a pointer and a NUL."""
 
 
 class Args(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -167,10 +175,11 @@ def refused(
     )
 
 
-def check(refusal: Refusal | None) -> None:
+def check(refusal: Refusal | Denied | None) -> None:
     """Go on only if nothing stands against it."""
     if refusal is not None:
-        raise refused(refusal.reason, refusal.message)
+        remedy = refusal.remedy if isinstance(refusal, Denied) else None
+        raise refused(refusal.reason, refusal.message, remedy=remedy)
 
 
 def name_key(name: str) -> Key:
@@ -271,6 +280,27 @@ def _judge(run: RunObject, findings: Findings) -> None:
             findings.add(((spec, "env"), name), "set by Fairlease itself; use another name")
     if run.spec.workdir is not None and not run.spec.workdir.startswith("/"):
         findings.refuse((spec, "workdir"), run.spec.workdir, "expected an absolute path")
+    _judge_size(run, findings)
+
+
+def _judge_size(run: RunObject, findings: Findings) -> None:
+    """What the kernel would refuse to execute (E2BIG) shall not wait for its GPUs first."""
+    spec: Trail = (((), 0), "spec")
+    words = [len(word.encode(errors="surrogatepass")) for word in run.spec.command]
+    variables = {name: len(f"{name}={value}".encode(errors="surrogatepass")) for name, value in run.spec.env.items()}
+    sizes: list[tuple[Trail, int]] = [(((spec, "command"), index), size) for index, size in enumerate(words)]
+    sizes += [(((spec, "env"), name), size) for name, size in variables.items()]
+    for trail, size in sizes:
+        if size > STRING_BYTES_MAX:
+            findings.add(trail, _too_long(size, STRING_BYTES_MAX))
+    total = sum(size + POINTER for _, size in sizes)
+    if total > EXEC_BYTES_MAX:
+        larger = "env" if sum(variables.values()) > sum(words) else "command"
+        findings.add((spec, larger), f"command and env together: {_too_long(total, EXEC_BYTES_MAX)}")
+
+
+def _too_long(size: int, most: int) -> str:
+    return f"{size} bytes are more than can be executed ({most}); put them into a file, and name that"
 
 
 def _with_name(raw: Any) -> Any:  # noqa: ANN401 - what a caller sent

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,9 @@ The first link is the number of the document in its text.
 INTEGER_MAX = 2**53 - 1
 """The largest integer that every reader of JSON keeps exactly."""
 
+TEXT_MAX = 64 * 2**20
+"""Bytes; a larger text is refused before anything is done with it."""
+
 _DEPTH_MAX = 128
 _BRACKETS_QUICK = 10_000
 _SHOWN_MAX = 60
@@ -39,6 +43,8 @@ _AT_LINE = re.compile(r" at line (\d+) column \d+")
 _TOO_BIG = re.compile(r"invalid type: integer `(-?\d+)` as [iu]128")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _OPENING = {"[": 1, "{": 1, "]": -1, "}": -1}
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ODD_KEY = "a key that is no text"
 _EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -132,6 +138,8 @@ def dotted(path: Iterable[Step]) -> str:
 
 def shown(value: object) -> str:
     """A value as it would stand in JSON, cut where it gets long."""
+    if isinstance(value, list):
+        value = value[:_SHOWN_MAX]  # No more could be seen of it.
     try:
         text = json.dumps(value, ensure_ascii=False, default=str, skipkeys=True)
     except (RecursionError, ValueError):
@@ -144,10 +152,16 @@ def read_file(path: str | Path) -> tuple[str, str]:
     """The text of a file and what to call it in messages; `-` is standard input. Raises `Invalid`."""
     source = "standard input" if str(path) == "-" else str(path)
     try:
-        body = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes()
+        if str(path) == "-":
+            body, size = sys.stdin.buffer.read(TEXT_MAX + 1), 0
+        else:
+            with Path(path).open("rb") as file:
+                body, size = file.read(TEXT_MAX + 1), os.fstat(file.fileno()).st_size
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Invalid([Problem(source, None, "", None, f"cannot be read: {reason}")]) from None
+    if len(body) > TEXT_MAX:
+        raise Invalid([_too_large(source, max(size, len(body)))])
     try:
         return body.decode("utf-8-sig"), source
     except UnicodeDecodeError as error:
@@ -163,6 +177,8 @@ def load_file(path: str | Path) -> list[Document]:
 
 def load(text: str, source: str) -> list[Document]:
     """The documents of a text that hold anything. Raises `Invalid` where it is no YAML or JSON, or not of mappings."""
+    if len(text) > TEXT_MAX:
+        raise Invalid([_too_large(source, len(text))])
     found = Findings(text, source)
     documents = []
     for number, value in enumerate(_values(text, source)):
@@ -181,8 +197,8 @@ def _values(text: str, source: str) -> list[Any]:
             return [_json(text)]
         except (ValueError, RecursionError):
             pass  # It may still be YAML in flow style; if not, the error below tells the line.
-    if _brackets_too_deep(text):
-        raise Invalid([_too_deep(source, None)])
+    if (deep := _line_of_too_deep_brackets(text)) is not None:
+        raise Invalid([_too_deep(source, deep)])
     try:
         values = ryaml.load_all(io.StringIO(text)) or []
     except ValueError as error:
@@ -215,12 +231,20 @@ def _no_constant(name: str) -> Any:  # noqa: ANN401 - it never returns
     raise ValueError(f"{name} is not JSON")
 
 
-def _brackets_too_deep(text: str) -> bool:
-    """Whether brackets nest by the thousand: the parser would refuse them too, but takes minutes to say so."""
+def _line_of_too_deep_brackets(text: str) -> int | None:
+    """Where brackets nest by the thousand: the parser would refuse them too, but takes minutes to say so."""
     if text.count("{") + text.count("[") <= _BRACKETS_QUICK:
-        return False
+        return None
+    brackets = re.finditer(r"[][{}]", text)
     depths = accumulate(_OPENING[bracket] for bracket in re.findall(r"[][{}]", text))
-    return max(depths) > _BRACKETS_QUICK // 2
+    for bracket, depth in zip(brackets, depths, strict=True):
+        if depth > _BRACKETS_QUICK // 2:
+            return _line_at(text, bracket.start())
+    return None
+
+
+def _line_at(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
 
 
 def _merged(value: Any) -> Any:  # noqa: ANN401 - any plain value
@@ -239,6 +263,11 @@ def _merged(value: Any) -> Any:  # noqa: ANN401 - any plain value
     return {key: each for source in reversed(sources) for key, each in source.items()} | own
 
 
+def _too_large(source: str, size: int) -> Problem:
+    message = f"at least {size} bytes; expected at most {TEXT_MAX} (64 MiB): split it into several files"
+    return Problem(source, None, "", None, message)
+
+
 def _too_deep(source: str, line: int | None) -> Problem:
     return Problem(source, line, "", None, f"nested more than {_DEPTH_MAX} deep, or an alias inside its own anchor")
 
@@ -254,8 +283,10 @@ def _syntax_problems(text: str, source: str, error: str) -> list[Problem]:
     if "recursion limit" in error:
         return [_too_deep(source, line)]
     if "repetition limit" in error:
+        line = line or _line_of_last_alias(text)
         return [Problem(source, line, "", None, "its aliases repeat too much; write it out, or use fewer")]
     if "unhashable" in error:
+        line = line or next((at for path, at, _ in _places(text) if path[-1] is _ODD_KEY), None)
         return [Problem(source, line, "", None, "a key is a list or a mapping; expected text")]
     if line is None:
         line = _line_of_error(text)
@@ -293,7 +324,7 @@ def _walk(text: str) -> Iterator[tuple[tuple[Step, ...], int, bool]]:
             waits[-1] = False
         else:
             waits[-1] = True
-            path[-1] = key = event.value if isinstance(event, yaml.ScalarEvent) else "?"
+            path[-1] = key = event.value if isinstance(event, yaml.ScalarEvent) else _ODD_KEY
             yield tuple(path), line, key in known
             known.add(key)
         if isinstance(event, yaml.CollectionStartEvent):
@@ -329,12 +360,25 @@ def _lines(text: str, paths: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...
 
 def _keys_given_twice(text: str, source: str) -> Iterator[Problem]:
     for path, line, twice in _places(text):
-        if twice and path[-1] != "?":
+        if twice and path[-1] is not _ODD_KEY:
             yield Problem(source, line, dotted(path[1:]), None, "this key is there twice; keep one of them")
 
 
+def _line_of_last_alias(text: str) -> int | None:
+    line = None
+    try:
+        for event in yaml.parse(text, Loader=_EVENTS):
+            if isinstance(event, yaml.AliasEvent) and event.start_mark:
+                line = event.start_mark.line + 1
+    except (yaml.YAMLError, ValueError):
+        pass
+    return line
+
+
 def _line_of_error(text: str) -> int | None:
-    """The line at which the second parser gives up, where it gives up too."""
+    """The line of a character that no text may hold, else that at which the second parser gives up, if it does too."""
+    if odd := _UNPRINTABLE.search(text):
+        return _line_at(text, odd.start())
     try:
         for _ in _walk(text):
             pass

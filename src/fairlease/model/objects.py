@@ -154,7 +154,8 @@ def _gpus_are_counted(status: _NodeStatus) -> Iterator[Wrong]:
 
 
 def _what_it_follows_is_named_once(form: _RunForm) -> Iterator[Wrong]:
-    for wrong in rules.what_it_follows_is_named_once(form.metadata.namespace, form.spec):
+    anyone = key(known(form, "metadata.name", "it"), form.metadata.namespace)
+    for wrong in rules.what_it_follows_is_named_once(anyone, form.spec):
         yield wrong._replace(path=("spec", *wrong.path))
 
 

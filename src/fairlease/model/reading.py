@@ -153,6 +153,8 @@ class _RecordReader:
             for path, given, message in as_far(rule(record)):
                 place = extended(trail, path)
                 findings.add(place, message) if given is None else findings.refuse(place, given, message)
+                if len(path) == 1:  # One field is refused as a whole: rules further out need not look at it either.
+                    bad.add(fields[str(path[0])][0])
         return record if len(findings) == before else Partial(self._kind, values, bad)
 
     def _unknown(

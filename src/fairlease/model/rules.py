@@ -351,8 +351,9 @@ def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
             yield Wrong(("env", name), name, message)
 
 
-def what_it_follows_is_named_once(namespace: str, spec: RunSpec) -> Iterator[Wrong]:
+def what_it_follows_is_named_once(run: Key, spec: RunSpec) -> Iterator[Wrong]:
     """Apart from the tables, because a spec does not know its own namespace."""
+    namespace, _ = split(run)
     after = ((index, key(name, namespace)) for index, name in readable(spec.follow.after))
     yield from _each_once(after, "follow", "after", what="this run")
 

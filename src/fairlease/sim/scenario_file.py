@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,10 +16,11 @@ from fairlease.model import rules
 from fairlease.model.amount import format_duration
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.document import Findings, Invalid, Problem, Trail, dotted, load, read_file, unrolled
-from fairlease.model.node import Node
+from fairlease.model.node import LabelKeys, Node
 from fairlease.model.objects import API_VERSION, BudgetObject, NodeObject, RunObject, read_object
+from fairlease.model.partial import BAD, Unreadable, as_far, known, whole
 from fairlease.model.reading import extended, nearest, some, unknown
-from fairlease.model.record import Key, key, short
+from fairlease.model.record import DEFAULT_NAMESPACE, Key, key, short
 from fairlease.model.run import RunSpec
 from fairlease.sim.scenario import (
     Action,
@@ -38,7 +39,19 @@ from fairlease.sim.scenario import (
     Subject,
     Submission,
 )
-from fairlease.sim.scenario_form import NAMED, READER, Expected, Head, Named, Submitted, Timed, Title
+from fairlease.sim.scenario_form import (
+    NAMED,
+    READER,
+    Expected,
+    Head,
+    Named,
+    NodeGroup,
+    Submitted,
+    Timed,
+    Title,
+)
+
+N = TypeVar("N", bound=Named)
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -130,10 +143,11 @@ class _Reading:
         self._nodes_known = groups is not None
         for index, group in enumerate(groups or ()):
             try:
-                names, labels, gpus = group.names(), known(group, "labels")(keys), known(group, "gpus", 0)
+                names = _names(group)
             except Unreadable:
                 self._nodes_known = False
                 continue
+            labels, gpus = (group.labels(keys), group.gpus) if whole(group) else ({}, 0)
             for name in names:
                 if name in self._nodes:
                     self._findings.add((trail, index), f"a node of the name {name} is there already")
@@ -155,8 +169,16 @@ class _Reading:
 
     def _budget(self, raw: object, trail: Trail) -> tuple[Key | None, BudgetSpec | None]:
         spec = READER.read(BudgetSpec, raw, trail, self._findings, ("name", "namespace"))
-        named = READER.read(Named, raw, trail, self._findings) if isinstance(raw, dict) else None
-        return named.key() if named else None, spec
+        named = self._named(Named, raw, trail)
+        return (None if named is None else _key(named)), spec
+
+    def _named(self, kind: type[N], raw: object, trail: Trail) -> N | None:
+        """What stands beside a spec; None where its name was told to be misspelled, or there is no mapping to hold it."""
+        if not isinstance(raw, dict):
+            return None
+        if raw.get("name") is None and any(nearest(each, ("name", "namespace", "work")) == "name" for each in raw):
+            return None
+        return READER.glean(kind, raw, trail, self._findings)
 
     # ---------------------------------------------------------------------------------------------------------- steps
 
@@ -184,22 +206,24 @@ class _Reading:
 
     def _submit(self, raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
-            spec = READER.read(RunSpec, each, place, self._findings, ("name", "namespace", "work"))
-            named = READER.read(Submitted, each, place, self._findings) if isinstance(each, dict) else None
-            if named is None:
+            spec = READER.glean(RunSpec, each, place, self._findings, ("name", "namespace", "work"))
+            named = self._named(Submitted, each, place)
+            run = None if named is None else _key(named)
+            if named is None or run is None:
                 self._runs_known = False
                 continue
-            run = named.key()
             if run in self._runs:
                 self._findings.refuse((place, "name"), named.name, "a run of this name is submitted already")
             self._runs.add(run)
-            if spec is not None:
-                self._judge_follow(run, spec, place)
+            self._judge_follow(run, spec, place)
+            if whole(spec) and whole(named):
                 yield Submission(run=run, spec=rules.filled(spec), work=named.work)
 
     def _judge_follow(self, run: Key, spec: RunSpec, trail: Trail) -> None:
-        for wrong in rules.what_it_follows_is_another(run, spec) if spec.follow.after else ():
-            self._findings.refuse(extended(trail, wrong.path), wrong.value, wrong.message)
+        if known(spec, "follow.after"):
+            for rule in rules.what_it_follows_is_named_once, rules.what_it_follows_is_another:
+                for wrong in as_far(rule(run, spec)):
+                    self._findings.refuse(extended(trail, wrong.path), wrong.value, wrong.message)
 
     def _change_nodes(self, raw: object, trail: Trail) -> Iterator[Action]:
         names = []
@@ -235,17 +259,18 @@ class _Reading:
 
     def _to_a_run(self, kind: type[Shrink | Completion | PodFailure], raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
-            action = READER.read(kind, each, place, self._findings)
-            if action is not None:
-                run = key(action.run)
-                self._named_runs.append((run, (place, "run")))
-                yield msgspec.structs.replace(action, run=run)
+            action = READER.glean(kind, each, place, self._findings)
+            named = known(action, "run")
+            if named is not None:
+                self._named_runs.append((key(named), (place, "run")))
+            if whole(action):
+                yield msgspec.structs.replace(action, run=key(named))
 
     def _apply(self, raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
             item = read_object(each, place, self._findings)
             if item is None:
-                self._nodes_known = self._runs_known = False
+                self._declared(each)
             elif isinstance(item, BudgetObject | RunObject | NodeObject):
                 if isinstance(item, NodeObject):
                     self._nodes.add(item.node.name)
@@ -254,6 +279,19 @@ class _Reading:
                 yield Application(item=item)
             else:
                 self._findings.add((place, "kind"), "expected a Node, a Budget or a Run: the engine makes all others")
+
+    def _declared(self, raw: object) -> None:
+        """Learn the name of an object that holds mistakes; where it cannot be known, no name is unknown any more."""
+        kind = raw.get("kind") if isinstance(raw, dict) else None
+        metadata = raw.get("metadata") if isinstance(raw, dict) else None
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        namespace = (metadata.get("namespace") or DEFAULT_NAMESPACE) if isinstance(metadata, dict) else None
+        if kind == "Node" and isinstance(name, str):
+            self._nodes.add(name)
+        elif kind == "Run" and isinstance(name, str) and isinstance(namespace, str):
+            self._runs.add(key(name, namespace))
+        elif kind != "Budget":
+            self._nodes_known = self._runs_known = False
 
     def _restart(self, raw: object, trail: Trail) -> Iterator[Action]:
         if raw is True:
@@ -265,17 +303,17 @@ class _Reading:
 
     def _expectations(self, raw: object, trail: Trail, until: int) -> Iterator[Expectation]:
         for each, place in self._listed(raw, trail):
-            form = READER.read(Expected, each, place, self._findings)
-            if form is None or not isinstance(each, dict):
+            form = READER.glean(Expected, each, place, self._findings)
+            if not isinstance(each, dict):
                 continue
-            subjects = [subject for subject in Subject if getattr(form, subject.value) is not None]
+            subjects = [subject for subject in Subject if known(form, subject.value, BAD) is not None]
             if len(subjects) != 1:
                 choices = ", ".join(subject.value for subject in Subject)
                 self._findings.add(place, f"expected exactly one of {choices}")
-            elif self._asks_what_it_can(each, subjects[0], place):
+            elif self._asks_what_it_can(form, each, subjects[0], place) and whole(form):
                 yield _expectation(form, subjects[0], until, place)
 
-    def _asks_what_it_can(self, raw: dict[Any, Any], about: Subject, trail: Trail) -> bool:
+    def _asks_what_it_can(self, form: Expected, raw: dict[Any, Any], about: Subject, trail: Trail) -> bool:
         """Whether it asks something of its subject, and nothing that makes no sense of it."""
         one, several = ["is"], ["count", "each"]
         able, unable = (one, several) if about in NAMED else (several, one)
@@ -284,7 +322,8 @@ class _Reading:
                 expected = " or ".join(able)
                 self._findings.add((trail, question), f"expected {expected} with {about.value}, not {question}")
                 return False
-        if not any(question in raw for question in able):
+        unreadable = any(known(form, field, BAD) is BAD for field in ("is_", "count", "each"))
+        if not unreadable and not any(question in raw for question in able):
             self._findings.add(trail, f"expected {' or '.join(able)}: what must be true of {about.value}?")
             return False
         return True
@@ -316,6 +355,20 @@ class _Reading:
                 yield each, place
             else:
                 self._findings.refuse(place, each, f"expected the name of {what}, or a list of names")
+
+
+def _key(named: Named) -> Key | None:
+    try:
+        return named.key()
+    except Unreadable:
+        return None
+
+
+def _names(group: NodeGroup) -> list[str]:
+    """The names of the nodes of a group; raises `Unreadable` where there are none to be had."""
+    if (group.prefix is None) == (group.name is None):
+        raise Unreadable
+    return group.names()
 
 
 def _one_or_many(raw: object, trail: Trail) -> Iterator[tuple[object, Trail]]:

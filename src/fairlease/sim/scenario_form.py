@@ -8,6 +8,7 @@ from typing import Any
 from fairlease.model import rules
 from fairlease.model.config import Config
 from fairlease.model.node import LabelKeys
+from fairlease.model.partial import known
 from fairlease.model.reading import Foreign, Reader, Wrong
 from fairlease.model.record import DEFAULT_NAMESPACE, Duration, Instant, Key, Record, key
 from fairlease.sim.scenario import START, Completion, PodFailure, Shrink, Subject, Work
@@ -104,15 +105,18 @@ class Expected(Record, frozen=True, kw_only=True):
 def _nodes_have_names(nodes: NodeGroup) -> Iterator[Wrong]:
     if (nodes.prefix is None) == (nodes.name is None):
         yield Wrong((), None, "expected a prefix (and a count), or a name")
-    elif nodes.name is not None and nodes.count is not None:
-        yield Wrong(("count",), nodes.count, "expected a prefix where there is a count")
-    elif nodes.count is not None and nodes.count > NODES_MAX:
-        yield Wrong(("count",), nodes.count, f"expected at most {NODES_MAX} nodes")
-    elif names := nodes.names():
-        where = "prefix" if nodes.name is None else "name"
-        wrong = rules.a_node_name(names[-1])
-        if wrong is not None:
-            yield Wrong((where,), nodes.prefix if nodes.name is None else nodes.name, wrong)
+    elif nodes.name is not None:
+        if (wrong := rules.a_node_name(nodes.name)) is not None:
+            yield Wrong(("name",), nodes.name, wrong)
+        if nodes.count is not None:
+            yield Wrong(("count",), nodes.count, "expected a prefix where there is a count")
+    else:
+        count = known(nodes, "count")
+        last = 0 if count is None else min(count, NODES_MAX) - 1
+        if last >= 0 and (wrong := rules.a_node_name(f"{nodes.prefix}{last}")) is not None:
+            yield Wrong(("prefix",), nodes.prefix, wrong)
+        if nodes.count is not None and nodes.count > NODES_MAX:
+            yield Wrong(("count",), nodes.count, f"expected at most {NODES_MAX} nodes")
 
 
 def _work_ends_one_way(work: Work) -> Iterator[Wrong]:

@@ -1,0 +1,150 @@
+"""How the daemon behaves towards its callers and its neighbours: bounded waits, right remedies, other people's files and ports."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.local.stage import Stage, daemon, run_object, until
+
+from fairlease.local import daemon as daemon_module
+from fairlease.local.access import ASK, Access, Caller
+from fairlease.local.config import Machine, load_settings
+from fairlease.local.launch import NotUp, down, up
+from fairlease.local.protocol import EXIT_NO_DAEMON, SLOW_S, TIMEOUT_S, TIMEOUT_VARIABLE, CallFailed, Client
+from fairlease.local.requests import EXEC_BYTES_MAX, STRING_BYTES_MAX, check
+from fairlease.local.server import Refused
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with daemon(tmp_path / "home") as stage:
+        yield stage
+
+
+def test_a_daemon_that_is_stopped_keeps_nobody_waiting_for_ever(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stage.process is not None
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
+    client = Client(stage.home / "fairlease.sock")
+    stage.process.send_signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    with pytest.raises(CallFailed) as told:
+        client.call("status")
+    assert 0.4 < time.monotonic() - begun < 5
+    with pytest.raises(CallFailed):
+        client.call("wait", seq=0, timeoutMs=500)
+    assert time.monotonic() - begun > 1.4, "a long poll waits for as long as it asked, and a margin"
+    stage.process.send_signal(signal.SIGCONT)
+    assert (told.value.error.reason, told.value.exit) == ("NoAnswer", EXIT_NO_DAEMON)
+    assert "gave no answer in" in told.value.error.message
+    assert client.call("status")["pid"] == stage.process.pid
+
+
+@pytest.mark.parametrize("told", ["", "never", "-1", "inf", "nan"])
+def test_a_patience_that_is_no_number_of_seconds_is_passed_over(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+    monkeypatch.setenv(TIMEOUT_VARIABLE, told)
+    client = Client("/nowhere")
+    assert (client._patience_s("list"), client._patience_s("audit")) == (TIMEOUT_S, SLOW_S["audit"])
+
+
+def test_what_only_administrators_do_is_asked_of_an_administrator() -> None:
+    somebody = Caller(4711, "bob", frozenset({"bob"}), admin=False, owners=())
+    with pytest.raises(Refused) as refused:
+        check(Access(Machine()).may_govern(somebody, "write Budgets"))
+    assert refused.value.error.remedy == ASK
+    with pytest.raises(Refused) as refused:
+        check(Access(Machine()).may_spend(somebody, "org:ai"))
+    assert "bind you" in refused.value.error.remedy
+
+
+def test_a_second_daemon_leaves_the_log_of_the_first_alone(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home", gpus=2, flavor="H100", metrics_port=0)
+    up(settings)
+    try:
+        before = settings.log.read_bytes()
+        with pytest.raises(NotUp, match="already"):
+            up(settings)
+        assert settings.log.read_bytes() == before
+        assert all(json.loads(line) for line in before.splitlines())
+    finally:
+        down(settings.home, end=True)
+
+
+def test_a_metrics_port_that_is_taken_is_told_at_once_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(daemon_module, "METRICS_PORT", port)
+        settings = load_settings(home=tmp_path / "home", gpus=2, flavor="H100")
+        up(settings)
+        try:
+            assert f"no metrics: port {port}" in capsys.readouterr().err
+            status = Client(settings.socket).call("status")
+            assert status["metrics"] is None
+            assert f"port {port}" in status["metricsProblem"]
+        finally:
+            down(settings.home, end=True)
+
+
+def test_who_only_stops_the_daemon_waits_for_who_ends_all_work(stage: Stage) -> None:
+    polite = "trap 'sleep 0.7; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+    stage.call("submit", objects=[run_object("polite", 8, polite)])
+    until(lambda: stage.output("polite"))
+    answers: dict[bool, object] = {}
+
+    def stop(end: bool) -> None:
+        answers[end] = stage.call("stop", end=end)["left"]
+
+    ending = threading.Thread(target=stop, args=(True,))
+    ending.start()
+    until(lambda: stage.phase("polite") == "Failed")
+    stop(False)
+    ending.join()
+    assert answers == {True: False, False: False}
+    assert stage.process is not None
+    assert stage.process.wait(10) == 0
+    assert not stage.processes()
+
+
+def test_a_run_too_large_to_be_executed_is_refused_with_its_field(stage: Stage) -> None:
+    wide = run_object("wide", 1, "true", env={f"V{number}": "x" * 100_000 for number in range(11)})
+    long = run_object("long", 1, "true", env={"ONE": "x" * STRING_BYTES_MAX})
+    wordy = run_object("wordy", 1, "true")
+    wordy["spec"]["command"] += ["x" * 100] * (EXEC_BYTES_MAX // 100)
+    for asked, field in ((wide, "spec.env"), (long, "spec.env.ONE"), (wordy, "spec.command")):
+        with pytest.raises(CallFailed) as refused:
+            stage.call("submit", objects=[asked])
+        (problem,) = refused.value.error.problems
+        assert problem["field"] == field
+        assert "put them into a file" in problem["message"]
+    almost = run_object("almost", 1, "true", env={f"V{number}": "x" * 100_000 for number in range(10)})
+    stage.call("submit", objects=[almost])
+    assert stage.ends("almost")["phase"] == "Completed"
+
+
+def test_a_run_that_started_is_explained_as_of_its_start(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("work", 4, "sleep 60", gpusPerPod=2)])
+    before = stage.call("explain", run="work")
+    (payer,) = before["cover"]
+    assert (payer["class"], payer["budget"], payer["envelope"], payer["paysGPUs"]) == ("owned", "rai", "main", 4)
+    (domain,) = before["domains"]
+    assert (domain["nodes"], domain["gpus"], domain["reason"]) == (["local"], 4, "Chosen")
+    assert before["asOf"] == next(line["at"] for line in before["story"] if line["reason"] == "Start")
+    stage.call("submit", objects=[run_object("more", 4, "sleep 60")])
+    stage.call("cancel", runs=["work"])
+    after = stage.call("explain", run="work")
+    assert [after[name] for name in ("asOf", "cover", "domains")] == [
+        before[name] for name in ("asOf", "cover", "domains")
+    ]
+    stage.call("submit", objects=[run_object("waits", 8, "true")])
+    stage.call("cancel", runs=["waits"])
+    assert "cover" not in stage.call("explain", run="waits"), "what never started was never paid for"
