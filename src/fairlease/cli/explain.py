@@ -38,9 +38,10 @@ def draw(session: Session, answer: Answer) -> None:
     if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
         click.echo(f"  what would change it: {remedy}")
     if status["phase"] == "Pending" or answer.get("cover"):
-        heading("Money, in the order asked:")
+        then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
+        heading("Money, in the order asked:" if not then else f"Money{then}:")
         draw_cover(session, answer.get("cover") or [])
-        heading("Room, the smallest hole first:")
+        heading("Room, the smallest hole first:" if not then else f"Room{then}:")
         draw_domains(session, answer.get("domains") or [])
     heading("Story:")
     rows = [

@@ -33,7 +33,7 @@ def _draw(session: Session, answer: Answer) -> None:
         "Daemon": f"pid {answer['pid']}, version {answer['version']}, up {age(answer['startedAt'])}",
         "Home": answer["home"],
         "Socket": answer["socket"],
-        "Metrics": answer.get("metrics"),
+        "Metrics": answer.get("metrics") or answer.get("metricsProblem"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
         "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",

@@ -61,12 +61,17 @@ class Tally:
         if known is None:
             if gpus < 0 or deadline <= now:
                 return  # its deadline has passed: it promises nothing (any more)
+            if self._queue and self._queue[0] <= now:
+                self._expire(now)
             heappush(self._queue, deadline)
             known = 0
         elif deadline <= now:
             self._expire(now)
             return
-        self._deadlines[deadline] = known + gpus
+        if known + gpus:
+            self._deadlines[deadline] = known + gpus
+        else:
+            del self._deadlines[deadline]  # the queue forgets it when its time comes
         self._dated += gpus
         self._due += gpus * deadline
 
@@ -100,6 +105,6 @@ class Tally:
     def _expire(self, now: int) -> None:
         while self._queue and self._queue[0] <= now:
             deadline = heappop(self._queue)
-            gpus = self._deadlines.pop(deadline)
+            gpus = self._deadlines.pop(deadline, 0)
             self._dated -= gpus
             self._due -= gpus * deadline

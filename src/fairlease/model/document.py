@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -156,7 +155,7 @@ def read_file(path: str | Path) -> tuple[str, str]:
             body, size = sys.stdin.buffer.read(TEXT_MAX + 1), 0
         else:
             with Path(path).open("rb") as file:
-                body, size = file.read(TEXT_MAX + 1), os.fstat(file.fileno()).st_size
+                body, size = file.read(TEXT_MAX + 1), Path(path).stat().st_size
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise Invalid([Problem(source, None, "", None, f"cannot be read: {reason}")]) from None
