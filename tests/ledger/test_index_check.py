@@ -74,13 +74,13 @@ COLUMNS = {
 FORGED = {
     **{
         f"the {column} of a lease": (
-            f"UPDATE lease_opened SET {column} = {value} WHERE serial = 0", 2, "train-1-0 has another",  # noqa: S608 - ours
+            f"UPDATE lease_opened SET {column} = {value} WHERE serial = 0", 2, "train-1-0 has another",  # noqa: S608 - the words are ours
         )
         for column, value in COLUMNS.items()
     },
     "a lease that is gone": ("DELETE FROM lease_opened WHERE serial = 1", 2, "train-1-1 (serial 1) is missing"),
     "a lease too many": (
-        f"INSERT INTO lease_opened SELECT 9, {', '.join(COLUMNS)} FROM lease_opened WHERE serial = 0",  # noqa: S608 - ours
+        f"INSERT INTO lease_opened SELECT 9, {', '.join(COLUMNS)} FROM lease_opened WHERE serial = 0",  # noqa: S608 - the words are ours
         5, "serial 9 that no entry opened",
     ),
     "the time of an end": ("UPDATE lease_closed SET at = at - 1 WHERE serial = 0", 3, "train-1-0 ended with"),
@@ -185,7 +185,7 @@ def test_a_table_that_is_gone_is_a_finding_and_not_the_end(path: Path) -> None:
 
 def test_a_flood_of_forged_rows_is_cut(path: Path) -> None:
     many = "WITH RECURSIVE n(i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)"
-    forge(path, f"INSERT INTO name {many} SELECT i + 1000, 'ghost-' || i FROM n")  # noqa: S608 - ours
+    forge(path, f"INSERT INTO name {many} SELECT i + 1000, 'ghost-' || i FROM n")  # noqa: S608 - the words are ours
     report = audited(path)
     assert len(report.findings) == FINDINGS_KEPT
     assert report.findings_total > FINDINGS_KEPT

@@ -26,7 +26,7 @@ def command(session: Session, end: bool) -> None:
     try:
         status = session.call("status")
     except Failure as failure:
-        if failure.code != NO_DAEMON:
+        if failure.code != NO_DAEMON or failure.reason == "NoAnswer":
             raise
         click.echo("no daemon is running", err=True)
         return
