@@ -71,7 +71,7 @@ class Tally:
         if known + gpus:
             self._deadlines[deadline] = known + gpus
         else:
-            del self._deadlines[deadline]  # the queue forgets it when its time comes
+            self._deadlines.pop(deadline, None)  # the queue forgets it when its time comes
         self._dated += gpus
         self._due += gpus * deadline
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -101,13 +102,10 @@ def column(records: Iterable[Record], name: str) -> Iterator[tuple[int, Any]]:
 
 def known(record: Record, path: str, otherwise: object = None) -> Any:  # noqa: ANN401 - as the field is
     """A field, or one further down (`resources.total_gpus`), and something else where it could not be read."""
-    value: Any = record
     try:
-        for name in path.split("."):
-            value = getattr(value, name)
+        return attrgetter(path)(record)
     except Unreadable:
         return otherwise
-    return value
 
 
 def as_far(judged: Iterable[T]) -> Iterator[T]:

@@ -287,7 +287,7 @@ def _the_template_agrees(spec: RunSpec) -> Iterator[Wrong]:
 def _widths_are_whole_pods(spec: RunSpec) -> Iterator[Wrong]:
     if spec.gpus_per_pod is None:
         pod = _limit(spec) or 1
-    elif next(as_far(_the_template_agrees(spec)), None) is None:
+    elif not known(spec, "template") or next(as_far(_the_template_agrees(spec)), None) is None:
         pod = spec.gpus_per_pod
     else:
         return
@@ -345,7 +345,7 @@ def _sponsors_are_named_once(spec: RunSpec) -> Iterator[Wrong]:
 
 
 def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
-    for _, name in readable(spec.env):
+    for _, name in readable(spec.env) if spec.env else ():
         if len(name) > ENV_NAME_MAX or not _ENV_NAME.fullmatch(name):
             message = "expected the name of a variable: letters, digits, '_', '-' and '.', no digit first"
             yield Wrong(("env", name), name, message)
