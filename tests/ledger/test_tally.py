@@ -85,7 +85,7 @@ def test_what_is_booked_is_what_the_window_saw_and_what_open_leases_may_still_us
     consumed = spent(given_loans, start or 0, min(now, last))
     committed = 0
     for loan in given_loans:
-        if loan.start <= now < loan.end:
+        if loan.start <= now < loan.end and now < last:
             limit = now + quantum if loan.deadline is None else loan.deadline
-            committed += loan.gpus * max(0, min(limit, last) - now)
+            committed += loan.gpus * max(0, limit - now)
     assert tally.booked(now, quantum) == consumed + committed
