@@ -12,6 +12,7 @@ import sys
 
 from bench import admission, burst, loop, packing, restart
 from bench.synthetic import Figures
+from fairlease.scheduler import calm_collector
 
 MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart}
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="scale everything down")
     parser.add_argument("only", nargs="*", choices=[*MODULES, []], help="which benchmarks (default: all)")
     arguments = parser.parse_args()
+    calm_collector()
     found: dict[str, Figures] = {}
     for name in arguments.only or MODULES:
         found |= MODULES[name].run(quick=arguments.quick)

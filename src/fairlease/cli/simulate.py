@@ -50,6 +50,7 @@ def command(
 def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> None:
     from fairlease.model.amount import parse_duration
     from fairlease.model.document import Invalid
+    from fairlease.scheduler import calm_collector
     from fairlease.sim.film import play
     from fairlease.sim.scenario_file import load_scenario
 
@@ -57,6 +58,7 @@ def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> 
         end = None if until is None else parse_duration(until)
     except ValueError as error:
         raise Failure(f"--until: {error}", remedy="write a duration, such as 90m or 2h") from None
+    calm_collector()
     try:
         scenario = load_scenario(file)
         with _bar(len(scenario.steps), shown=bar) as advance:

@@ -21,7 +21,14 @@ from fairlease.model.run import Phase, RunSpec
 
 
 class Event(
-    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name, tag=True, tag_field="event"
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename=api_name,
+    tag=True,
+    tag_field="event",
+    gc=False,
 ):
     """Something that happened."""
 
@@ -83,7 +90,7 @@ class RunDeferred(Event, frozen=True, kw_only=True):
     tally: dict[str, int] = {}
 
 
-class Cell(msgspec.Struct, frozen=True, array_like=True):
+class Cell(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One lease inside `LeasesOpened`: its number in the attempt, where it lies, and which of the event's payers pays it."""
 
     number: int

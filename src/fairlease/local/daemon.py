@@ -39,7 +39,7 @@ from fairlease.local.processes import Ears, Processes
 from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused, Server
 from fairlease.reason import Reason
-from fairlease.scheduler import Scheduler, Tick
+from fairlease.scheduler import Scheduler, Tick, calm_collector
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -107,6 +107,7 @@ class Daemon:
         self.log = log
         self.store = TimedStore(settings.ledger)
         self.scheduler = Scheduler(self.store)
+        calm_collector()
         self.hardware = hardware
         self.metrics = Metrics(self.scheduler.state)
         self.past = Past(self.scheduler, settings.ledger)

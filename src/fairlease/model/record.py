@@ -23,7 +23,7 @@ def api_name(name: str) -> str:
     return first + "".join(_ACRONYMS.get(word, word.capitalize()) for word in rest)
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name):
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=api_name, gc=False):
     """A frozen value. Absent fields are left out when it is written."""
 
 
