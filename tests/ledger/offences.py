@@ -247,6 +247,9 @@ TERMS = {
     "money is lent that is not for lending": Offence(
         lambda: lending(allow=False).opens("a", cell("n1", 0), payers=(LENT,)), CAP, "loan of default/lab does not lend"
     ),
+    "money is lent to somebody the lender does not name": Offence(
+        lambda: lending(allow=True, to=("friend:*",)).opens("a", cell("n1", 0), payers=(LENT,)), CAP, "does not lend to"
+    ),
     "more GPUs are lent than the lender allows": Offence(
         lambda: lending(allow=True, max_concurrency=3).opens("a", cell("n1", *FOUR), payers=(LENT,)),
         CAP, "lends 4 GPUs; it lends 3",

@@ -5,6 +5,8 @@ Each function gives a sentence for every term that did not hold, as of just afte
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from fairlease.ledger.books import Account, Node, Run
 from fairlease.model.budget import AggregateCap, Sharing
 from fairlease.model.node import matches
@@ -52,13 +54,15 @@ def _aggregate(cap: AggregateCap, members: list[Account], now: int, quantum: int
     return found
 
 
-def lent_too_much(account: Account, now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - called a million times
-    """The lender's side: it must lend at all, and no more than its sub-caps."""
+def lent_too_much(account: Account, borrower: str, now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - as above
+    """The lender's side: it must lend to this borrower at all, and no more than its sub-caps."""
     if account.terms is None:
         return []
     lending, books, found = account.terms.lending, account.lent, []
     if not lending.allow:
         found.append(f"{_name(account)} does not lend")
+    elif lending.to and not any(fnmatchcase(borrower, pattern) for pattern in lending.to):
+        found.append(f"{_name(account)} does not lend to {borrower}")
     if counted and lending.max_concurrency is not None and books.held > lending.max_concurrency:
         found.append(f"{_name(account)} lends {books.held} GPUs; it lends {lending.max_concurrency} at most")
     if lending.max_gpu_hours is not None:
@@ -73,6 +77,8 @@ def borrowed_too_much(run: Run) -> list[str]:
     funding, found = run.funding, []
     if not funding.allow_borrow:
         found.append("its leases are paid with borrowed money, which its spec does not allow")
+    elif not funding.sponsors:
+        found.append("its leases are paid with borrowed money, but its spec names no sponsors")
     if funding.max_borrow_gpus is not None and run.borrowed > funding.max_borrow_gpus:
         found.append(f"it borrows {run.borrowed} GPUs; its spec allows {funding.max_borrow_gpus}")
     return found

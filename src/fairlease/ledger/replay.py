@@ -319,7 +319,7 @@ class Replay:
         for account, fund, _ in payers:
             sentences = exceeded(account, now, quantum, counted)
             if fund == BORROWED:
-                sentences += admission.lent_too_much(account, now, quantum, counted)
+                sentences += admission.lent_too_much(account, run.owner, now, quantum, counted)
                 sentences += admission.borrowed_too_much(run)
             elif fund == SHARED:
                 sentences += admission.shared_in_vain(account)
