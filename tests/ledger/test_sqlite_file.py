@@ -163,7 +163,7 @@ def test_a_ledger_where_nothing_may_be_written_can_be_read(path: Path, tmp_path:
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     tmp_path.chmod(0o755)
     if said.stderr.startswith(("unshare:", "mount:")):
-        pytest.skip(f"no mounts here: {said.stderr}")
+        (pytest.fail if "CI" in os.environ else pytest.skip)(f"no mounts here: {said.stderr}")
     assert said.stdout.strip() == head.hash, said.stderr
 
 
