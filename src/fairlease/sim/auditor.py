@@ -288,7 +288,7 @@ class Auditor:
         self._check(fair, "cut", f"{run.key} is covered and was cut")
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
-        self._check(event.outcome.claim in self.runs, "outcome", f"{event.name} is for nobody")
+        self._check(event.outcome.claim.key in self.runs, "outcome", f"{event.name} is for nobody")
         for action in event.outcome.actions:
             self._cuts.update({(action.run, name): action.reason for name in action.leases})
 
