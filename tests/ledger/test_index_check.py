@@ -12,7 +12,8 @@ from tests.builders import History, cell
 from tests.ledger.histories import sound_histories
 
 from fairlease.ledger.audit import CHECKS, Report
-from fairlease.ledger.index_check import FINDINGS_KEPT, INDEXES_AGREE, audit_store
+from fairlease.ledger.audit_file import audit_store
+from fairlease.ledger.index_check import FINDINGS_KEPT, INDEXES_AGREE
 from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.sqlite_file import RECORD
 from fairlease.ledger.store import Snapshot

@@ -1,0 +1,253 @@
+"""The quick half of the index check: whether the tables of a file hold exactly the rows that its entries give.
+
+The rows are made once more, as the writer makes them but without asking the file anything, and compared with the stored
+ones a few hundred entries at a time, list against list: equal lists are compared by the interpreter in one go. Nothing is
+summed up or sampled, every row is looked at. Numbers of names and payers are given in the order in which entries name
+them, so they can be foretold as well.
+
+The answer is yes or no. A no needs not be a forgery (another writer may number its names in another way); what is wrong,
+and in which entry, is found by `ledger.index_check`, which takes its time and compares what the numbers stand for.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Any, TypeVar, Union, get_args
+
+import msgspec
+
+from fairlease.ledger import event as ev
+from fairlease.ledger.derive import runs_of
+from fairlease.ledger.sqlite_index import pack_slots
+from fairlease.model.record import Key, api_name, split
+
+_CHUNK = 512
+"""Entries that are compared at once: enough to make a comparison cheap, few enough to lie in the processor's cache."""
+
+_ENTRIES = "SELECT seq, at, body FROM entry ORDER BY seq"
+_NAMES = "SELECT id, text FROM name ORDER BY id"
+_PAYERS = "SELECT id, budget, envelope, owner, fund FROM payer ORDER BY id"
+_LEASES = (
+    "SELECT serial, run, owner, opportunistic, attempt, number, grp, rank, node, gpus, slots, role, start, payer, reason"
+    " FROM lease_opened ORDER BY serial"
+)
+_ENDS = "SELECT serial, at, closure FROM lease_closed WHERE serial BETWEEN ? AND ?"
+_ENDS_COUNTED = "SELECT count(*) FROM lease_closed NOT INDEXED"
+_OPEN = "SELECT serial FROM lease_open ORDER BY serial"
+_STORIES = "SELECT seq, run, first, last FROM story ORDER BY seq, run"
+_ENDINGS = "SELECT id, run, seq FROM ended ORDER BY id"
+
+_T = TypeVar("_T")
+Span = tuple[int | None, int | None]
+_NOTHING: Span = (None, None)
+
+
+class Differs(Exception):  # noqa: N818 - it is an answer, and ends the comparison from wherever it is found
+    """The tables are not what these entries give, or the entries are such as no writer accepts."""
+
+
+# --- what the tables keep of the four kinds of events that are nearly all; the rest is skipped, not decoded ---------------
+
+
+class _Line(msgspec.Struct, frozen=True, kw_only=True, rename=api_name, tag_field="event", gc=False):
+    run: Key
+
+
+class _Owner(msgspec.Struct, frozen=True, gc=False):
+    owner: str
+    opportunistic: bool = False
+
+
+class _Payer(msgspec.Struct, frozen=True, gc=False):
+    budget: str
+    envelope: str
+    owner: str
+    fund: str
+
+
+class _Submitted(_Line, frozen=True, kw_only=True, tag="RunSubmitted"):
+    spec: _Owner
+
+
+class _Opened(_Line, frozen=True, kw_only=True, tag="LeasesOpened"):
+    attempt: int
+    reason: str
+    payers: tuple[_Payer, ...]
+    cells: tuple[tuple[int, int, int, str, tuple[int, ...], int, str], ...]
+
+
+class _Closed(_Line, frozen=True, kw_only=True, tag="LeasesClosed"):
+    reason: str
+    names: tuple[str, ...] = ()
+    seed: str | None = None
+
+
+class _Ended(_Line, frozen=True, kw_only=True, tag="RunEnded"):
+    pass
+
+
+_SHORT = (_Submitted, _Opened, _Closed, _Ended)
+_tags = {each.__struct_config__.tag for each in _SHORT}
+_WHOLE = tuple(kind for kind in get_args(ev.AnyEvent) if kind.__name__ not in _tags)
+_decoder: msgspec.json.Decoder[tuple[Any, ...]] = msgspec.json.Decoder(tuple[Union[_SHORT + _WHOLE], ...])  # type: ignore[valid-type]  # noqa: UP007 - made of tuples
+
+
+class _Numbers(dict[_T, int]):
+    """Things that are numbered in the order in which they are first asked for; `new` are those since the last look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.new: list[tuple[int, _T]] = []
+
+    def __missing__(self, wanted: _T) -> int:
+        number = self[wanted] = len(self)
+        self.new.append((number, wanted))
+        return number
+
+
+class _Run:
+    """A run that lives. Its open leases by attempt and number, each with its serial."""
+
+    __slots__ = ("head", "open")
+
+    def __init__(self, number: int, owner: int, opportunistic: int) -> None:
+        self.head = (number, owner, opportunistic)
+        self.open: dict[tuple[int, int], int] = {}
+
+
+def proven(db: sqlite3.Connection, keep_on: Callable[[], None] | None = None) -> bool:
+    """Whether every table holds what the entries give, no row more or less; asks `keep_on` now and then, which may raise."""
+    try:
+        proof = _Proof(db)
+        entries = db.execute(_ENTRIES)
+        while chunk := entries.fetchmany(_CHUNK):
+            for seq, at, body in chunk:
+                proof.play(seq, at, _decoder.decode(body))
+            proof.compare()
+            if keep_on is not None:
+                keep_on()
+        proof.finish()
+    except (Differs, sqlite3.Error, msgspec.DecodeError, LookupError, ValueError):
+        return False  # also where bytes make no sense, or a lease is closed that nobody opened
+    return True
+
+
+class _Proof:
+    """The rows that are due and not compared yet, and what must be remembered to make more of them."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._execute = execute = db.execute
+        self._names = _Numbers[str]()
+        self._payers = _Numbers[tuple[str, ...]]()
+        self._runs: dict[str, _Run] = {}
+        self._serial = self._endings = self._closings = 0
+        self._opened: list[tuple[object, ...]] = []
+        self._closed: list[tuple[int, int, str]] = []
+        self._stories: list[tuple[int, int, int | None, int | None]] = []
+        self._ended: list[tuple[int, int, int]] = []
+        self._ends: dict[int, tuple[int, int, str]] = {}  # of leases that are open at this point of the story
+        self._stored = [
+            (execute(_NAMES), self._names.new), (execute(_LEASES), self._opened), (execute(_STORIES), self._stories),
+            (execute(_ENDINGS), self._ended),
+        ]  # fmt: skip
+
+    def play(self, seq: int, at: int, events: tuple[Any, ...]) -> None:
+        """Make the rows of one entry."""
+        told: dict[int, Span] = {}
+        over: dict[str, int] = {}
+        names, runs = self._names, self._runs
+        for event in events:
+            kind = type(event)
+            if kind is _Opened:
+                run, first = runs[event.run], self._serial
+                number = run.head[0]
+                self._open(event, run, at)
+                before = told[number][0] if number in told else None
+                told[number] = (first if before is None else before, self._serial - 1)
+            elif kind is _Closed:
+                run = runs[event.run]
+                told.setdefault(run.head[0], _NOTHING)
+                self._close(event, run, at)
+            elif kind is _Submitted:
+                number, spec = names[event.run], event.spec
+                told.setdefault(number, _NOTHING)
+                runs[event.run] = _Run(number, names[spec.owner], int(spec.opportunistic))
+            elif kind is _Ended:
+                over[event.run] = number = names[event.run]
+                told.setdefault(number, _NOTHING)
+            else:
+                for key in runs_of(event):
+                    told.setdefault(names[key], _NOTHING)
+        self._stories += [(seq, number, first, last) for number, (first, last) in told.items()]
+        for key, number in over.items():
+            self._ended.append((self._endings, number, seq))
+            self._endings += 1
+            if (run := runs.pop(key, None)) is not None and run.open:
+                raise Differs
+
+    def _open(self, event: _Opened, run: _Run, at: int) -> None:
+        names, numbers = self._names, self._payers
+        payers = [numbers[each.budget, each.envelope, each.owner, each.fund] for each in event.payers]
+        head, attempt, reason, serial, opened, held = run.head, event.attempt, event.reason, self._serial, self._opened, run.open
+        due = len(held) + len(event.cells)
+        for number, group, rank, node, slots, payer, role in event.cells:
+            if payer < 0:
+                raise Differs
+            opened.append((
+                serial, *head, attempt, number, group, rank, names[node], len(slots), pack_slots(slots), role, at,
+                payers[payer], reason,
+            ))  # fmt: skip
+            held[attempt, number] = serial
+            serial += 1
+        self._serial = serial
+        if len(held) != due:
+            raise Differs
+
+    def _close(self, event: _Closed, run: _Run, at: int) -> None:
+        closure = event.reason if event.seed is None else f"{event.reason}({event.seed})"
+        if event.names:
+            places = [_place(event.run, name) for name in event.names]
+            self._closed += [(run.open.pop(place), at, closure) for place in places]
+        else:
+            self._closed += [(serial, at, closure) for serial in run.open.values()]
+            run.open.clear()
+
+    def compare(self) -> None:
+        """Compare what was made with what is stored, and forget it."""
+        opened, closed, ends = self._opened, self._closed, self._ends
+        if opened:
+            for row in self._execute(_ENDS, (opened[0][0], opened[-1][0])):
+                ends[row[0]] = row
+        self._stories.sort()
+        for stored, due in self._stored:
+            # `fetchmany(0)` would fetch all.
+            if due and stored.fetchmany(len(due)) != due:
+                raise Differs
+            due.clear()
+        if [ends.pop(row[0]) for row in closed] != closed:
+            raise Differs
+        self._closings += len(closed)
+        closed.clear()
+
+    def finish(self) -> None:
+        """There are no more entries: no table may have anything left, and what is open must have no end."""
+        execute = self._execute
+        if self._ends or any(stored.fetchone() is not None for stored, _ in self._stored):
+            raise Differs
+        if execute(_ENDS_COUNTED).fetchone() != (self._closings,):
+            raise Differs
+        held = sorted(serial for run in self._runs.values() for serial in run.open.values())
+        if execute(_OPEN).fetchall() != [(serial,) for serial in held]:
+            raise Differs
+        if execute(_PAYERS).fetchall() != [(number, *payer) for number, payer in self._payers.new]:
+            raise Differs
+
+
+def _place(run: Key, name: str) -> tuple[int, int]:
+    """Attempt and number of a lease of a run, by its name."""
+    _, attempt, number = name.rsplit("-", 2)
+    place = int(attempt), int(number)
+    if name != f"{split(run)[1]}-{place[0]}-{place[1]}":
+        raise Differs
+    return place
