@@ -87,6 +87,7 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
     """Audit entries as they lie in a store, byte by byte."""
     findings = _Findings()
     replay = Replay(findings.add)
+    plays = replay.plays
     last_seq, last_at, last_hash, count = 0, 0, bytes.fromhex(GENESIS), 0
     with collector_asleep():
         for seq, at, prev, stated, body in rows:
@@ -98,7 +99,13 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
             last_seq, last_at, last_hash = seq, at, stated
             if at > replay.at:  # noqa: PLR1730 - a call of `max` costs more, a million times
                 replay.at = at
-            _play(findings, replay, body)
+            try:
+                for event in decode(body):
+                    plays[type(event)](event)
+            except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+                findings.chain(_senseless(seq, error))
+            if replay.gone:
+                replay.settle_nodes()
             count += 1
             if progress is not None and count % _PROGRESS_EVERY == 0:
                 progress(count)
@@ -119,21 +126,11 @@ def _unlinked(findings: _Findings, last: tuple[int, int, bytes], row: tuple[int,
         findings.chain(f"entry {seq} lies at {at}, before its predecessor at {last_at}")
 
 
-def _play(findings: _Findings, replay: Replay, body: bytes) -> tuple[AnyEvent, ...]:
-    """Play the events of one entry, and give them. Bytes that make no sense are a finding, not the end of the audit."""
-    plays = replay.plays
-    events: tuple[AnyEvent, ...] = ()
-    try:
-        events = decode(body)
-        for event in events:
-            plays[type(event)](event)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        findings.chain(f"entry {findings.seq} cannot be read: {error}")
-    except OverflowError:
-        findings.chain(f"entry {findings.seq} leads to numbers that no clock and no machine can give")
-    if replay.gone:
-        replay.settle_nodes()
-    return events
+def _senseless(seq: int, error: Exception) -> str:
+    """Bytes that make no sense are a finding, not the end of the audit."""
+    if isinstance(error, OverflowError):
+        return f"entry {seq} leads to numbers that no clock and no machine can give"
+    return f"entry {seq} cannot be read: {error}"
 
 
 def _report(findings: _Findings, replay: Replay, entries: int, head: Head) -> Report:
