@@ -33,7 +33,7 @@ LONG = 20_000
 
 def audit_store(store: SqliteStore, progress: Progress | None = None, *, long: int = LONG) -> Report:
     """Audit a file, entries and tables, as of one moment."""
-    report = _side_by_side(store, progress) if store.head().seq >= long else None
+    report = side_by_side(store, progress) if store.head().seq >= long else None
     return _alone(store, progress) if report is None else report
 
 
@@ -43,7 +43,7 @@ def _alone(store: SqliteStore, progress: Progress | None) -> Report:
         return _joined(report, check_indexes(db, store.rows))
 
 
-def _side_by_side(store: SqliteStore, progress: Progress | None) -> Report | None:
+def side_by_side(store: SqliteStore, progress: Progress | None) -> Report | None:
     """None where the child could not do its part, or saw other entries: then one process has to do it all."""
     with _child(store.path) as child:
         assert child.stdout is not None, "it was asked for"

@@ -130,8 +130,8 @@ def proven(db: sqlite3.Connection, keep_on: Callable[[], None] | None = None) ->
             if keep_on is not None:
                 keep_on()
         proof.finish()
-    except (Differs, sqlite3.Error, msgspec.DecodeError, LookupError, ValueError):
-        return False  # also where bytes make no sense, or a lease is closed that nobody opened
+    except (Differs, sqlite3.Error, msgspec.DecodeError, LookupError, ValueError, TypeError):
+        return False  # also where bytes make no sense, a lease is closed that nobody opened, or a run is submitted twice
     return True
 
 
@@ -147,7 +147,7 @@ class _Proof:
         self._opened: list[tuple[Any, ...]] = []
         self._closed: list[tuple[int, int, str]] = []
         self._stories: list[Story] = []
-        self._passing: set[Story] = set()  # those of the stories that are of runs which do not live
+        self._passing: dict[Story, int] = {}  # the stories of runs that do not live, and where they lie
         self._ended: list[tuple[int, int, int]] = []
         self._ends: dict[int, tuple[int, int, str]] = {}  # of leases that are open at this point of the story
         self._stored: list[tuple[sqlite3.Cursor, list[Any]]] = [
@@ -157,7 +157,7 @@ class _Proof:
 
     def play(self, entries: list[tuple[int, int, bytes]]) -> None:
         """Make the rows of some entries. This is gone through a million times, so that it calls as little as it can."""
-        names, runs, stories, decode = self._names, self._runs, self._stories, _decoder.decode
+        names, runs, stories, passing, decode = self._names, self._runs, self._stories, self._passing, _decoder.decode
         over: list[Key] = []
         for seq, at, body in entries:
             for event in decode(body):
@@ -165,6 +165,8 @@ class _Proof:
                 if kind is _Submitted:
                     spec = event.spec
                     run = runs[event.run] = _Run(names[event.run], names[spec.owner], 1 if spec.opportunistic else 0)
+                    if passing and (place := passing.get((seq, run.number, None, None))) is not None:
+                        run.seq, run.place = seq, place  # the entry named it before it was submitted
                 elif kind is _Opened or kind is _Closed:
                     run = runs[event.run]
                 elif kind is _Ended:
@@ -190,7 +192,7 @@ class _Proof:
             if run is None:
                 row = (seq, self._names[key], None, None)
                 if row not in self._passing:
-                    self._passing.add(row)
+                    self._passing[row] = len(self._stories)
                     self._stories.append(row)
             elif run.seq != seq:
                 run.seq, run.place = seq, len(self._stories)
