@@ -213,7 +213,12 @@ def test_a_writer_may_go_on_while_its_file_is_audited(path: Path) -> None:
 
 def test_a_file_that_numbers_its_names_in_another_way_agrees_too(path: Path) -> None:
     assert proved_at_once(path)
-    shifted = [("name", "id"), ("story", "run"), ("ended", "run"), *(("lease_opened", each) for each in ("run", "owner", "node"))]
+    shifted = [
+        ("name", "id"),
+        ("story", "run"),
+        ("ended", "run"),
+        *(("lease_opened", each) for each in ("run", "owner", "node")),
+    ]
     forge(path, *(f"UPDATE {table} SET {column} = {column} + 1000" for table, column in shifted))  # noqa: S608 - the words are ours
     assert not proved_at_once(path)
     assert audited(path).findings == ()

@@ -7,8 +7,9 @@
     noLeaseRewritten           every lease opened once, under a run that lived, and closed once, before its run ended
 
 It trusts the bytes and nothing else: not the live state, not the stores' indexes. Where a file has indexes, one more
-check (`ledger.index_check`, `indexesAgree`) compares them with the entries; `ledger.audit_file` does both. Who cuts off entries at the
-end and what the indexes hold of them leaves no trace; compare the report's `head` with a hash that was noted elsewhere.
+check (`ledger.index_check`, `indexesAgree`) compares them with the entries; `ledger.audit_file` does both. Who cuts off
+entries at the end and what the indexes hold of them leaves no trace; compare the report's `head` with a hash that was
+noted elsewhere.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, Union, get_args
+from functools import reduce
+from operator import or_
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -87,9 +89,10 @@ class _Ended(_Line, frozen=True, kw_only=True, tag="RunEnded"):
 
 
 _SHORT = (_Submitted, _Opened, _Closed, _Ended)
-_tags = {each.__struct_config__.tag for each in _SHORT}
-_WHOLE = tuple(kind for kind in get_args(ev.AnyEvent) if kind.__name__ not in _tags)
-_decoder: msgspec.json.Decoder[tuple[Any, ...]] = msgspec.json.Decoder(tuple[Union[_SHORT + _WHOLE], ...])  # type: ignore[valid-type]  # noqa: UP007 - made of tuples
+_TAGS = {each.__struct_config__.tag for each in _SHORT}
+_WHOLE = tuple(kind for kind in get_args(ev.AnyEvent) if kind.__name__ not in _TAGS)
+_Events: Any = tuple[reduce(or_, _SHORT + _WHOLE), ...]  # type: ignore[misc]  # a type that is made at run time
+_decoder: msgspec.json.Decoder[tuple[Any, ...]] = msgspec.json.Decoder(_Events)
 
 
 class _Numbers(dict[_T, int]):
@@ -106,8 +109,10 @@ class _Numbers(dict[_T, int]):
 
 
 class _Run:
-    """A run that lives. Its open leases by attempt and number, each with its serial; the last entry that names it, and
-    where among the stories that are due the row of that entry lies."""
+    """A run that lives, with the serials of its open leases by attempt and number.
+
+    `seq` is the last entry that names it, and `place` where the story of that entry lies among those that are due.
+    """
 
     __slots__ = ("number", "open", "opportunistic", "owner", "place", "seq")
 
@@ -131,7 +136,9 @@ def proven(db: sqlite3.Connection, keep_on: Callable[[], None] | None = None) ->
                 keep_on()
         proof.finish()
     except (Differs, sqlite3.Error, msgspec.DecodeError, LookupError, ValueError, TypeError):
-        return False  # also where bytes make no sense, a lease is closed that nobody opened, or a run is submitted twice
+        return (
+            False  # also where bytes make no sense, a lease is closed that nobody opened, or a run is submitted twice
+        )
     return True
 
 
@@ -212,7 +219,13 @@ class _Proof:
         payers = []
         for each in event.payers:
             payers.append(numbers[each.budget, each.envelope, each.owner, each.fund])  # noqa: PERF401 - in Python 3.11 a comprehension is one call more
-        name, owner, opportunistic, attempt, reason = run.number, run.owner, run.opportunistic, event.attempt, event.reason
+        name, owner, opportunistic, attempt, reason = (
+            run.number,
+            run.owner,
+            run.opportunistic,
+            event.attempt,
+            event.reason,
+        )
         first = serial = self._serial
         for number, group, rank, node, slots, payer, role in event.cells:
             if payer < 0 or (attempt, number) in held:
@@ -232,10 +245,10 @@ class _Proof:
         closure = event.reason if event.seed is None else f"{event.reason}({event.seed})"
         if event.names:
             for name in event.names:
-                closed.append((held.pop(_place(event.run, name)), at, closure))  # noqa: PERF401 - as above
+                closed.append((held.pop(_place(event.run, name)), at, closure))
         else:
             for serial in held.values():
-                closed.append((serial, at, closure))  # noqa: PERF401 - as above
+                closed.append((serial, at, closure))
             held.clear()
 
     def compare(self) -> None:

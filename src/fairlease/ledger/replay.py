@@ -65,7 +65,9 @@ class Replay:
         self._nodes: dict[str, Node] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._runs: dict[str, Run] = {}
-        self._gone_runs: set[str] = set()  # apart from those that live: these are few, and stay in the processor's cache
+        self._gone_runs: set[str] = (
+            set()
+        )  # apart from those that live: these are few, and stay in the processor's cache
         self._masks: dict[tuple[int, ...], int] = {}
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
