@@ -233,8 +233,11 @@ def test_two_processes_find_what_one_finds(what: str | None, path: Path) -> None
         assert audit_store(store, long=1) == audit_store(store)
 
 
-def test_an_audit_whose_second_process_fails_is_done_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+@pytest.mark.parametrize("program", ["/bin/false", "/nowhere/python"])
+def test_an_audit_whose_second_process_fails_is_done_by_one(
+    program: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
     with SqliteStore(path, readonly=True) as store:
         assert side_by_side(store, None) is None
         assert audit_store(store, long=1).checks[INDEXES_AGREE]

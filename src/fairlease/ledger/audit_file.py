@@ -11,8 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -45,7 +43,11 @@ def _alone(store: SqliteStore, progress: Progress | None) -> Report:
 
 def side_by_side(store: SqliteStore, progress: Progress | None) -> Report | None:
     """None where the child could not do its part, or saw other entries: then one process has to do it all."""
-    with _child(store.path) as child:
+    try:
+        child = _start(store.path)
+    except OSError:
+        return None
+    with child:
         assert child.stdout is not None, "it was asked for"
         try:
             head = msgspec.json.decode(child.stdout.readline(), type=Head)
@@ -53,19 +55,16 @@ def side_by_side(store: SqliteStore, progress: Progress | None) -> Report | None
             found = msgspec.json.decode(child.stdout.read(), type=Found)
         except msgspec.DecodeError:
             return None
+        finally:
+            child.kill()
     return _joined(report, found) if report.head == head else None
 
 
-@contextmanager
-def _child(ledger: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _start(ledger: Path) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-P", "-m", __name__, str(ledger))
-    with subprocess.Popen(  # noqa: S603 - our own module, and a path that names no program
+    return subprocess.Popen(  # noqa: S603 - our own module, and a path that names no program
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
+    )
 
 
 def _joined(report: Report, found: Found) -> Report:
