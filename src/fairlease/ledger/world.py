@@ -6,10 +6,11 @@ which event uses which; nobody else changes anything here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
+from fairlease.ledger.capacity import Capacity, NodeState, bar
 from fairlease.ledger.live import Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -20,7 +21,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
@@ -269,25 +270,13 @@ class World:
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
-    def _occupy(self, leases: Iterable[Lease], *, held: bool) -> None:
-        """Take the slots of leases, or give them back; each node is looked at once."""
-        by_node: dict[str, list[Lease]] = {}
-        for lease in leases:
-            by_node.setdefault(lease.node, []).append(lease)
-        for name, here in by_node.items():
-            state = self.capacity.nodes[name]
-            free = state.free
-            for lease in here:
-                bits = bits_of(lease.slots)
-                assert free & bits == (bits if held else 0), "a slot is held by one lease at a time"
-                free ^= bits
-                if held:
-                    self.undo.put(state.leases, lease.serial, lease)
-                else:
-                    self.undo.pop(state.leases, lease.serial)
-            self._slots(state, free, state.barred)
-            if not held:
-                self.dirty.flavors.add(self.capacity.flavor(state.node))
+    def _occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
+        """Take the slots of leases, or give them back."""
+        capacity = self.capacity
+        capacity.occupy(leases, held=held)
+        self.undo.later(partial(capacity.occupy, leases, held=not held))
+        if not held:
+            self.dirty.flavors.update([capacity.flavor(capacity.nodes[lease.node].node) for lease in leases])
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
@@ -305,12 +294,11 @@ class World:
             touched[account.id] = account
             for part in (account, account.usage, account.promise):
                 self.undo.touch(part)
-            for lease in group:
-                if sign > 0:
-                    self.undo.put(account.open, lease.serial, lease)
-                else:
-                    self.undo.pop(account.open, lease.serial)
-            gpus = sign * sum(len(lease.slots) for lease in group)
+            if sign > 0:
+                self.undo.put_all(account.open, {lease.serial: lease for lease in group})
+            else:
+                self.undo.pop_all(account.open, [lease.serial for lease in group])
+            gpus = sign * sum([len(lease.slots) for lease in group])
             account.usage.change(gpus, self.at)
             account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
