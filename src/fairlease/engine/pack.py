@@ -114,10 +114,13 @@ class Packer:
     def domains(self, pods: int) -> Iterator[Domain]:
         """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
         least = pods * self.size
-        own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
-        yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
+        if self.own:
+            own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
+            yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
         if self.whole:
-            yield from (domain for domain in self.pool.by_hole(least) if domain.key not in self.own)
+            for domain in self.pool.by_hole(least):
+                if domain.key not in self.own:
+                    yield domain
             return
         if self._holes is None:
             inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
@@ -127,7 +130,10 @@ class Packer:
         yield from (domain for free, domain in self._holes if free >= least and domain.key not in self.own)
 
     def _choose(self, pods: int) -> Domain | None:
-        return next((domain for domain in self.domains(pods) if self.pods(domain) >= pods), None)
+        for domain in self.domains(pods):
+            if self.pods(domain) >= pods:
+                return domain
+        return None
 
     def _free(self, domain: Domain) -> int:
         if domain.key not in self.own and domain.mask & self.mask == domain.mask:
@@ -211,7 +217,7 @@ class Packer:
         for index in range(group, group + count):
             for _ in range(block.active):
                 node = next(seats)
-                spots.append(Spot(index, spare=False, node=node))
+                spots.append(Spot(index, False, node))  # noqa: FBT003 - by place, as it is done for every pod
                 name = node.node.name
                 taken[name] = taken.get(name, 0) + size
         self.own[domain.key] = domain

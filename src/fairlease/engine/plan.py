@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.lease import Payer
     from fairlease.model.run import RunSpec
 
 TRIED_IN_TURN = 32
@@ -159,6 +160,9 @@ class Planner:
             return None
         spec, grid = self.run.spec, widths(self.run.spec)
         most = min(self.affordable(), pods_max, self.pool.free // spec.pod_gpus)
+        if len(grid) == 1:
+            need = need_of(spec, grid[0])
+            return self.at(grid[0], need) if need.pods <= most else None
         top = bisect_right(grid, most, key=lambda width: need_of(spec, width).pods)
         for width in reversed(grid[max(0, top - TRIED_IN_TURN) : top]):
             plan = self.at(width, need_of(spec, width))
@@ -200,6 +204,8 @@ class Planner:
         if not packer.place(need):
             return None
         row = [offer for offer, count in shares for _ in range(count)]
+        if not any(block.spares for block in need.blocks):
+            return Plan(width, packer.spots, row)
         active = iter(row)
         spare = iter(row[sum(not spot.spare for spot in packer.spots) :])
         return Plan(width, packer.spots, [next(spare if spot.spare else active) for spot in packer.spots])
@@ -271,6 +277,7 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     """Make a plan an event, with real slots: the lowest free ones of each node."""
     free: dict[str, int] = {}
     payers: dict[int, int] = {}
+    named: list[Payer] = []
     cells: list[Cell] = []
     rank = sum(lease.role is not Role.SPARE for lease in run.leases.values())
     size = run.spec.pod_gpus
@@ -279,13 +286,16 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
         bits = free.get(name, spot.node.free)
         slots = lowest(bits, size)
         free[name] = bits & ~bits_of(slots)
-        payer = payers.setdefault(id(offer.account), len(payers))
-        role = Role.SPARE if spot.spare else Role.ACTIVE
-        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, slots, payer, role))
-        rank += not spot.spare
-    table = {id(offer.account): offer.payer for offer in plan.payers}
-    named = tuple(table[account] for account in payers)
+        payer = payers.get(id(offer.account))
+        if payer is None:
+            payer = payers[id(offer.account)] = len(named)
+            named.append(offer.payer)
+        if spot.spare:
+            cells.append(Cell(number, spot.group, -1, name, slots, payer, Role.SPARE))
+        else:
+            cells.append(Cell(number, spot.group, rank, name, slots, payer))
+            rank += 1
     digest = hashlib.sha256(_encode((run.key, run.attempt, plan.width, named, cells))).hexdigest()
     return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest[:32]
+        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest[:32]
     )
