@@ -50,6 +50,8 @@ class Dirty:
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
+        if not self:  # as between two ticks
+            return twin
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
         twin.lost, twin.budgets = set(self.lost), self.budgets
@@ -152,9 +154,11 @@ class World:
         )
 
     def _timer(self, due: Due, subject: tuple[str, ...], when: int | None) -> None:
-        before = self.timers.set((due, subject), when)
+        timer = (due, subject)
+        before = self.timers.times.get(timer)
         if before != when:
-            self.undo.later(self.timers.set, (due, subject), before)
+            self.timers.set(timer, when)
+            self.undo.later(self.timers.set, timer, before)
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -170,7 +174,9 @@ class World:
         """The aggregate caps that count an envelope."""
         budget, name = account.id
         spec = self.budgets.get(Key(budget))
-        return [] if spec is None else [cap for cap in spec.aggregate_caps if name in cap.envelopes]
+        if spec is None or not spec.aggregate_caps:
+            return []
+        return [cap for cap in spec.aggregate_caps if name in cap.envelopes]
 
     def _refit(self, account: Account, envelope: Envelope | None, owner: str) -> None:
         """Put an envelope's new terms on its books; what was spent and promised stays as it is."""
@@ -181,10 +187,7 @@ class World:
 
     def retime(self, account: Account, *, afresh: bool = False) -> None:
         """Set the timers of an envelope and of the caps over it, after a change of its terms (`afresh`) or of its use."""
-        envelope = account.envelope
-        edges = () if envelope is None else (envelope.start, envelope.end)
-        coming = [edge for edge in edges if edge is not None and edge > self.at]
-        self._retime(Due.WINDOW, account.id, min(coming, default=None), afresh=afresh)
+        self._retime(Due.WINDOW, account.id, account.next_edge(self.at), afresh=afresh)
         self._retime(Due.EXHAUSTED, account.id, account.exhausts_at(self.at), afresh=afresh)
         for cap in self.caps_over(account):
             self._retime_cap(Key(account.id[0]), cap, afresh=afresh)
@@ -201,13 +204,15 @@ class World:
     def _retime(self, due: Due, subject: tuple[str, ...], when: int | None, *, afresh: bool) -> None:
         """Move a timer; one that is due and was not heard yet stays, whatever else happens at that instant."""
         before = self.timers.times.get((due, subject))
-        if afresh or before is None or before > self.at:
+        if before != when and (afresh or before is None or before > self.at):
             self._timer(due, subject, when)
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
     def upstream(self, run: RunState) -> list[Key]:
         """The runs it follows that have not ended yet (or do not exist yet)."""
+        if not run.spec.follow.after:
+            return []
         namespace, _ = split(run.key)
         wanted = [key(name, namespace) for name in run.spec.follow.after]
         return [each for each in wanted if self.ended.get(each) != Phase.COMPLETED.value]
@@ -292,8 +297,7 @@ class World:
             sample = group[0]
             account = self.account(sample.payer.budget, sample.payer.envelope)
             touched[account.id] = account
-            for part in (account, account.usage, account.promise):
-                self.undo.touch(part)
+            self.undo.touch(account)
             if sign > 0:
                 self.undo.put_all(account.open, {lease.serial: lease for lease in group})
             else:
@@ -331,7 +335,8 @@ class World:
         if meter is None:
             meter = Meter()
             self.undo.put(meters, name, meter)
-        self.undo.touch(meter)
+        else:
+            self.undo.touch(meter)
         meter.change(gpus, self.at)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
