@@ -87,19 +87,20 @@ class Packer:
     def place(self, need: Need) -> bool:
         """Find a spot for every pod; False, and no promise about `spots`, where that cannot be."""
         if need.together:
-            domain = self._choose(need.pods)
-            if domain is None:
+            chosen = self._choose(need.pods)
+            if chosen is None:
                 return False
-            self._fill_together(domain, need)
+            self._fill_together(chosen[0], need)
             return True
         group = 0
         for block in need.blocks:
             left = block.groups
             while left:
-                domain = self._choose(block.pods)
-                if domain is None:
+                chosen = self._choose(block.pods)
+                if chosen is None:
                     return False
-                count = min(left, self.pods(domain) // block.pods)
+                domain, pods = chosen
+                count = min(left, pods // block.pods)
                 self._fill(domain, block, group, count)
                 group += count
                 left -= count
@@ -129,10 +130,12 @@ class Packer:
             )
         yield from (domain for free, domain in self._holes if free >= least and domain.key not in self.own)
 
-    def _choose(self, pods: int) -> Domain | None:
+    def _choose(self, pods: int) -> tuple[Domain, int] | None:
+        """The first domain with room for `pods` pods, and for how many it has."""
         for domain in self.domains(pods):
-            if self.pods(domain) >= pods:
-                return domain
+            room = self.pods(domain)
+            if room >= pods:
+                return domain, room
         return None
 
     def _free(self, domain: Domain) -> int:
@@ -154,13 +157,8 @@ class Packer:
     def seats(self, domain: Domain) -> Iterator[NodeState]:
         """One node per pod that fits, best fit first: a node that was begun is filled up before the next."""
         if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
-            for state in domain.by_fit(self.size):
-                for _ in range(state.room // self.size):
-                    yield state
-            return
-        for room, state in self.rooms(domain):
-            for _ in range(room // self.size):
-                yield state
+            return domain.seats(self.size)
+        return (state for room, state in self.rooms(domain) for _ in range(room // self.size))
 
     def take(self, group: int, node: NodeState, *, spare: bool) -> None:
         """Put one pod on a node."""

@@ -70,7 +70,9 @@ class Planner:
         self.now = now
         self.offers = cover.offers(state, family, run, now)
         self.pool = state.capacity.pools.get(run.spec.resources.gpu_type)
+        self.least = need_of(run.spec, least_width(run.spec))
         self._funding: dict[int, tuple[int, list[Reason]]] = {}
+        self._usable: list[Offer] | None = None
 
     def funding(self, pods: int) -> tuple[int, list[Reason]]:
         """How many of `pods` pods somebody would pay for, wherever they may lie, and what stopped each envelope asked."""
@@ -90,7 +92,7 @@ class Planner:
 
     def unfunded(self) -> Refusal | None:
         """Why the run cannot be paid for even at its narrowest; None where it can."""
-        need = need_of(self.run.spec, least_width(self.run.spec))
+        need = self.least
         paid, stops = self.funding(need.pods)
         if paid >= need.pods:
             return None
@@ -101,7 +103,7 @@ class Planner:
 
     def roomless(self) -> Refusal:
         """Why a funded run cannot start: it never fits, or not now."""
-        need = need_of(self.run.spec, least_width(self.run.spec))
+        need = self.least
         gpus = need.pods * need.size
         if not self.could_ever_fit():
             message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
@@ -135,8 +137,7 @@ class Planner:
     def could_ever_fit(self) -> bool:
         """Whether the run would fit on the nodes its money reaches, if nothing else ran."""
         mask = self.reach()
-        need = need_of(self.run.spec, least_width(self.run.spec))
-        return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, need)
+        return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, self.least)
 
     def reach(self) -> int:
         """The nodes that any of its payers may pay for."""
@@ -148,7 +149,9 @@ class Planner:
 
     def affordable(self) -> int:
         """Pods that somebody would pay for, up to the widest width."""
-        return self.funding(need_of(self.run.spec, widths(self.run.spec)[-1]).pods)[0]
+        spec = self.run.spec
+        widest = self.least if spec.malleable is None else need_of(spec, widths(spec)[-1])
+        return self.funding(widest.pods)[0]
 
     def widest(self, pods_max: int = cover.PLENTY) -> Plan | None:
         """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest.
@@ -158,11 +161,11 @@ class Planner:
         """
         if self.pool is None:
             return None
-        spec, grid = self.run.spec, widths(self.run.spec)
+        spec = self.run.spec
         most = min(self.affordable(), pods_max, self.pool.free // spec.pod_gpus)
-        if len(grid) == 1:
-            need = need_of(spec, grid[0])
-            return self.at(grid[0], need) if need.pods <= most else None
+        if spec.malleable is None:
+            return self.at(spec.resources.total_gpus, self.least) if self.least.pods <= most else None
+        grid = widths(spec)
         top = bisect_right(grid, most, key=lambda width: need_of(spec, width).pods)
         for width in reversed(grid[max(0, top - TRIED_IN_TURN) : top]):
             plan = self.at(width, need_of(spec, width))
@@ -179,8 +182,10 @@ class Planner:
         """The plan for one width, if there is one."""
         if self.pool is None:
             return None
-        purse = cover.Purse(self.state, self.run, self.now)
-        usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        if self._usable is None:
+            purse = cover.Purse(self.state, self.run, self.now)
+            self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        usable = self._usable
         if not usable:
             return None
         count, reach = next(_levels(usable))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from fairlease.model.node import LabelKeys, Node
@@ -165,13 +166,13 @@ class Domain:
         """How many would fit if nothing ran here."""
         return sum(count * (gpus // size) for gpus, count in self.sizes.items() if gpus >= size)
 
-    def by_fit(self, size: int) -> Iterator[NodeState]:
-        """Nodes with room for a pod of `size`, the smallest hole first."""
+    def seats(self, size: int) -> Iterator[NodeState]:
+        """One node per pod of `size` that fits, the smallest hole first: a node that was begun is filled up before the next."""
         rooms, seated = self.rooms, self._seated
         for free in sorted(rooms):
             if free >= size:
                 for place in places(rooms[free]):
-                    yield seated[place]
+                    yield from repeat(seated[place], free // size)
 
     def enter(self, state: NodeState) -> None:
         """A node joins."""
@@ -196,6 +197,9 @@ class Domain:
 
     def shift(self, state: NodeState, before: int, after: int) -> None:
         """A node that had room for `before` GPUs has room for `after`."""
+        pool = self.pool
+        pool.note(self)
+        pool.free += after - before
         self.free += after - before
         rooms = self._rooms
         if rooms is not None:
@@ -253,7 +257,7 @@ class Pool:
         self.mask |= state.bit
         for label in _with_any(state.node.labels):
             self._labels[label] = self._labels.get(label, 0) | state.bit
-        self._note(domain)
+        self.note(domain)
         domain.enter(state)
         self.free += state.room
         self.ever_fits.clear()
@@ -262,7 +266,7 @@ class Pool:
         """A node leaves."""
         domain = state.domain
         assert domain is not None, "only a node of the pool can leave it"
-        self._note(domain)
+        self.note(domain)
         domain.leave(state)
         self.free -= state.room
         self.mask &= ~state.bit
@@ -276,20 +280,8 @@ class Pool:
         state.domain = None
         self.ever_fits.clear()
 
-    def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
-        """Other slots are free on a node, or it is (no longer) barred."""
-        domain = state.domain
-        assert domain is not None, "only a node of the pool has slots in it"
-        before = state.room
-        state.free = free
-        state.barred = barred
-        after = state.room
-        if before != after:
-            self._note(domain)
-            domain.shift(state, before, after)
-            self.free += after - before
-
-    def _note(self, domain: Domain) -> None:
+    def note(self, domain: Domain) -> None:
+        """A domain is about to have more or fewer free GPUs."""
         if self._stale is not None and domain not in self._stale:
             self._stale[domain] = domain.free
 
@@ -349,11 +341,12 @@ class Capacity:
             state.domain.pool.remove(state)
 
     def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
-        """See `Pool.set_slots`; a node outside every pool only keeps its own books."""
-        if state.domain is None:
-            state.free, state.barred = free, barred
-        else:
-            state.domain.pool.set_slots(state, free, barred)
+        """Other slots are free on a node, or it is (no longer) barred; outside every pool it only keeps its own books."""
+        before = state.room
+        state.free, state.barred = free, barred
+        after = 0 if barred else free.bit_count()
+        if before != after and state.domain is not None:
+            state.domain.shift(state, before, after)
 
     def occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
         """Take the slots of leases (`held`), or give them back: each is the other's inverse. Each node is looked at once."""
