@@ -201,14 +201,13 @@ class Planner:
     def _level(self, width: int, need: Need, reach: int, payers: list[Offer]) -> Plan | None:
         """All money reaches all nodes: count, then pack."""
         assert self.pool is not None, "asked only where there is a pool"
-        purse = cover.Purse(self.state, self.run, self.now)
-        shares, _ = cover.spend(purse, payers, need.pods)
-        if sum(count for _, count in shares) < need.pods:
+        shares, _ = cover.spend(cover.Purse(self.state, self.run, self.now), payers, need.pods)
+        row = [offer for offer, count in shares for _ in range(count)]
+        if len(row) < need.pods:
             return None
         packer = Packer(self.pool, reach, need.size)
         if not packer.place(need):
             return None
-        row = [offer for offer, count in shares for _ in range(count)]
         if not any(block.spares for block in need.blocks):
             return Plan(width, packer.spots, row)
         active = iter(row)

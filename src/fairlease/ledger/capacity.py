@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from fairlease.model.node import LabelKeys, Node
@@ -41,14 +40,6 @@ def lowest(free: int, count: int) -> tuple[int, ...]:
     slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
     assert len(slots) >= count, "a plan gives a pod only slots that are free"
     return tuple(slots[:count])
-
-
-def places(bits: int) -> Iterator[int]:
-    """The members of a set of bits, the lowest first."""
-    while bits:
-        low = bits & -bits
-        yield low.bit_length() - 1
-        bits ^= low
 
 
 def missing_label(node: Node, keys: LabelKeys) -> str | None:
@@ -171,8 +162,13 @@ class Domain:
         rooms, seated = self.rooms, self._seated
         for free in sorted(rooms):
             if free >= size:
-                for place in places(rooms[free]):
-                    yield from repeat(seated[place], free // size)
+                nodes, pods = rooms[free], free // size
+                while nodes:
+                    lowest_bit = nodes & -nodes
+                    nodes ^= lowest_bit
+                    state = seated[lowest_bit.bit_length() - 1]
+                    for _ in range(pods):
+                        yield state
 
     def enter(self, state: NodeState) -> None:
         """A node joins."""
@@ -241,9 +237,15 @@ class Pool:
     def by_hole(self, least: int) -> Iterator[Domain]:
         """Domains with at least `least` free GPUs, the smallest hole first."""
         self._refresh()
-        for level in places(self._levels >> least):
-            for place in places(self._holes[least + level]):
-                yield self._seated[place]
+        levels = self._levels >> least << least
+        while levels:
+            level = levels & -levels
+            levels ^= level
+            domains = self._holes[level.bit_length() - 1]
+            while domains:
+                seat = domains & -domains
+                domains ^= seat
+                yield self._seated[seat.bit_length() - 1]
 
     def add(self, state: NodeState, domain_key: tuple[str, str, str]) -> None:
         """A node joins."""

@@ -281,7 +281,8 @@ class World:
         capacity.occupy(leases, held=held)
         self.undo.later(partial(capacity.occupy, leases, held=not held))
         if not held:
-            self.dirty.flavors.update([capacity.flavor(capacity.nodes[lease.node].node) for lease in leases])
+            nodes, flavor = capacity.nodes, capacity.labels.flavor
+            self.dirty.flavors.update([nodes[lease.node].node.labels.get(flavor, "") for lease in leases])
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
@@ -289,8 +290,9 @@ class World:
         Leases of one payer that are alike in role and cover are summed up first, so that a large gang costs little more than a pod.
         """
         alike: dict[tuple[int, bool, bool], list[Lease]] = {}
+        owing = run.overdrawn
         for lease in leases:
-            overdrawn = bool(run.overdrawn) and run.unit(lease) in run.overdrawn
+            overdrawn = run.unit(lease) in owing if owing else False
             alike.setdefault((id(lease.payer), lease.role is Role.SPARE, overdrawn), []).append(lease)
         touched: dict[AccountId, Account] = {}
         for (_, _, overdrawn), group in alike.items():
@@ -317,17 +319,17 @@ class World:
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
-        fund = lease.payer.fund.value
+        fund = lease.payer.fund
         if lease.role is Role.SPARE:
             account.gpus["spare"] += gpus
             run.spare_gpus += gpus
             self._meter(run.meters, "spares", gpus)
             return
-        kind = "overdrawn" if overdrawn else fund
+        kind = "overdrawn" if overdrawn else fund.value
         account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
         run.width += gpus
         self._meter(run.meters, kind, gpus)
-        if fund == Fund.BORROWED.value:
+        if fund is Fund.BORROWED:
             self._meter(run.sponsors, lease.payer.owner, gpus)
 
     def _meter(self, meters: dict[str, Meter], name: str, gpus: int) -> None:
