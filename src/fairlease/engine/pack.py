@@ -73,6 +73,8 @@ def _need(size: int, group: int, width: int, spares: int, *, together: bool) -> 
 class Packer:
     """One attempt at placing a run on the nodes of `mask`; nothing is taken for real."""
 
+    __slots__ = ("_holes", "mask", "own", "pool", "size", "spots", "taken", "taken_in", "whole")
+
     def __init__(self, pool: Pool, mask: int, size: int) -> None:
         self.pool = pool
         self.mask = mask

@@ -201,9 +201,8 @@ class Planner:
     def _level(self, width: int, need: Need, reach: int, payers: list[Offer]) -> Plan | None:
         """All money reaches all nodes: count, then pack."""
         assert self.pool is not None, "asked only where there is a pool"
-        shares, _ = cover.spend(cover.Purse(self.state, self.run, self.now), payers, need.pods)
-        row = [offer for offer, count in shares for _ in range(count)]
-        if len(row) < need.pods:
+        row = self._row(payers, need.pods)
+        if row is None:
             return None
         packer = Packer(self.pool, reach, need.size)
         if not packer.place(need):
@@ -213,6 +212,15 @@ class Planner:
         active = iter(row)
         spare = iter(row[sum(not spot.spare for spot in packer.spots) :])
         return Plan(width, packer.spots, [next(spare if spot.spare else active) for spot in packer.spots])
+
+    def _row(self, payers: list[Offer], pods: int) -> list[Offer] | None:
+        """The payer of each pod in turn, where money is all that counts; mostly the first has enough for all of them."""
+        first = payers[0]
+        if first.room is not None and first.room[0] >= pods:
+            return [first] * pods
+        shares, _ = cover.spend(cover.Purse(self.state, self.run, self.now), payers, pods)
+        row = [offer for offer, count in shares for _ in range(count)]
+        return row if len(row) == pods else None
 
     def _stepwise(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
         """Money reaches different nodes: place group by group, each as early in the order of cover as it can be."""

@@ -155,13 +155,12 @@ class Shape:
     live for one tick and hold one run, for which a sorted dictionary would be dear.)
     """
 
-    __slots__ = ("footprint", "key", "orders", "other", "place", "reason", "runs", "sample", "signature")
+    __slots__ = ("key", "orders", "other", "place", "reason", "runs", "sample", "signature")
 
     def __init__(self, key: bytes, sample: RunState) -> None:
         self.key = key
         self.sample = sample.spec
         self.signature = sample.signature
-        self.footprint = footprint_of(sample.spec)
         self.place: int | None = None
         self.other = False
         self.runs: dict[int, RunState] = {}
@@ -227,11 +226,14 @@ class Queue:
 
     def _move(self, shape: Shape, first: int | None) -> None:
         lines = self.lines.setdefault(shape.sample.resources.gpu_type, {})
-        line = lines.setdefault(shape.footprint, SortedDict())
+        footprint = footprint_of(shape.sample)
+        line = lines.get(footprint)
+        if line is None:
+            line = lines[footprint] = SortedDict()
         if shape.place is not None:
             del line[shape.place]
         if first is not None:
             line[first] = shape
         elif not line:
-            del lines[shape.footprint]
+            del lines[footprint]
         shape.place = first
