@@ -344,7 +344,7 @@ class Capacity:
 
     def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
         """Other slots are free on a node, or it is (no longer) barred; outside every pool it only keeps its own books."""
-        before = state.room
+        before = 0 if state.barred else state.free.bit_count()  # `room`, without the call: this is done for every pod
         state.free, state.barred = free, barred
         after = 0 if barred else free.bit_count()
         if before != after and state.domain is not None:
