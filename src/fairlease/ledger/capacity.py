@@ -194,7 +194,8 @@ class Domain:
     def shift(self, state: NodeState, before: int, after: int) -> None:
         """A node that had room for `before` GPUs has room for `after`."""
         pool = self.pool
-        pool.note(self)
+        if pool.stale is not None and self not in pool.stale:  # `note`, without the call: this is done for every pod
+            pool.stale[self] = self.free
         pool.free += after - before
         self.free += after - before
         rooms = self._rooms
@@ -206,12 +207,12 @@ class Domain:
 class Pool:
     """All nodes of one flavor; `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`.
 
-    Domains have their bits in their order, as nodes have theirs in a domain. `_stale` are those whose bit must move before the next
+    Domains have their bits in their order, as nodes have theirs in a domain. `stale` are those whose bit must move before the next
     question, with the hole they were last seen with.
     """
 
     __slots__ = (
-        "_holes", "_labels", "_levels", "_next_bit", "_seated", "_stale", "domains", "ever_fits", "flavor", "free", "mask",
+        "_holes", "_labels", "_levels", "_next_bit", "_seated", "domains", "ever_fits", "flavor", "free", "mask", "stale",
     )  # fmt: skip
 
     def __init__(self, flavor: str) -> None:
@@ -225,7 +226,7 @@ class Pool:
         self._seated: list[Domain] = []
         self._holes: dict[int, int] = {}
         self._levels = 0
-        self._stale: dict[Domain, int] | None = None
+        self.stale: dict[Domain, int] | None = None
 
     def nodes_matching(self, labels: dict[str, str]) -> int:
         """The nodes a selector matches, as bits."""
@@ -252,7 +253,7 @@ class Pool:
         domain = self.domains.get(domain_key)
         if domain is None:
             domain = self.domains[domain_key] = Domain(domain_key, self)
-            self._stale = None
+            self.stale = None
         state.domain = domain
         state.bit = 1 << self._next_bit
         self._next_bit += 1
@@ -278,30 +279,30 @@ class Pool:
                 del self._labels[label]
         if not domain.nodes:
             del self.domains[domain.key]
-            self._stale = None
+            self.stale = None
         state.domain = None
         self.ever_fits.clear()
 
     def note(self, domain: Domain) -> None:
         """A domain is about to have more or fewer free GPUs."""
-        if self._stale is not None and domain not in self._stale:
-            self._stale[domain] = domain.free
+        if self.stale is not None and domain not in self.stale:
+            self.stale[domain] = domain.free
 
     def _refresh(self) -> None:
         """Move the bits of domains that changed; where domains came or went, seat all of them anew."""
-        if self._stale is None:
+        if self.stale is None:
             self._seated = sorted(self.domains.values(), key=lambda domain: (domain.order, domain.key))
             self._holes, self._levels = {}, 0
             for place, domain in enumerate(self._seated):
                 domain.seat = 1 << place
                 self._enter_hole(domain)
         else:
-            for domain, before in self._stale.items():
+            for domain, before in self.stale.items():
                 self._holes[before] ^= domain.seat
                 if not self._holes[before]:
                     self._levels ^= 1 << before
                 self._enter_hole(domain)
-        self._stale = {}
+        self.stale = {}
 
     def _enter_hole(self, domain: Domain) -> None:
         self._holes[domain.free] = self._holes.get(domain.free, 0) | domain.seat
@@ -344,9 +345,9 @@ class Capacity:
 
     def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
         """Other slots are free on a node, or it is (no longer) barred; outside every pool it only keeps its own books."""
-        before = 0 if state.barred else state.free.bit_count()  # `room`, without the call: this is done for every pod
+        before = state.room
         state.free, state.barred = free, barred
-        after = 0 if barred else free.bit_count()
+        after = state.room
         if before != after and state.domain is not None:
             state.domain.shift(state, before, after)
 
@@ -364,5 +365,8 @@ class Capacity:
                 del nodes[name].leases[lease.serial]
         for name, bits in taken.items():
             state = nodes[name]
-            assert state.free & bits == (bits if held else 0), "a slot is held by one lease at a time"
-            self.set_slots(state, state.free ^ bits, state.barred)
+            before = state.free
+            assert before & bits == (bits if held else 0), "a slot is held by one lease at a time"
+            state.free = after = before ^ bits
+            if state.domain is not None and state.barred is None:
+                state.domain.shift(state, before.bit_count(), after.bit_count())
