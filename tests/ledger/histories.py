@@ -9,7 +9,7 @@ from fairlease.ledger import event as ev
 from fairlease.model.budget import Lending
 from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.record import Key, key, split
-from fairlease.model.reservation import Cut, OutcomeSpec, Scope
+from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Funding, Runtime
 from fairlease.reason import Reason
 
@@ -158,7 +158,7 @@ def _name_many(draw: st.DrawFn, sketch: Sketch) -> None:
     else:
         cut = Cut(run=some[-1], leases=(), reason=Reason.RandomPreempt, gpus=1)
         outcome = OutcomeSpec(
-            claim=some[0],
+            claim=RunRef.of(some[0]),
             at=0,
             scope=Scope(flavor="H100"),
             deficit_gpus=1,
