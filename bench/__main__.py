@@ -14,7 +14,14 @@ from bench import admission, burst, loop, packing, resolver, restart
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
-MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "resolver": resolver}
+MODULES = {
+    "admission": admission,
+    "packing": packing,
+    "loop": loop,
+    "burst": burst,
+    "restart": restart,
+    "resolver": resolver,
+}
 
 
 def main() -> int:

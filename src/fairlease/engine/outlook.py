@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.elastic import steps
-from fairlease.ledger.capacity import bits_of
+from fairlease.ledger.capacity import bits_of, slots_of
+from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Outlook:
         self.now = now
         self.terms = terms
         self._runs: dict[str, tuple[Ready, frozenset[int]]] = {}
+        self._leases: dict[tuple[str, Role, int, int], Ready] = {}
+        self._afters: dict[str, Ready] = {}
 
     def pods(self, domain: Domain, mask: int, size: int) -> list[Pod]:
         """Room for pods of `size` GPUs in a domain, the earliest first."""
@@ -79,22 +82,28 @@ class Outlook:
 
     def _slots(self, node: NodeState) -> list[tuple[int, int, int]]:
         """(when, how, slot) for each slot of a node."""
-        free = node.free
-        found = {slot: (self.now, FREE) for slot in range(node.peak) if free >> slot & 1}
+        now = self.now
+        found = [(now, FREE, slot) for slot in slots_of(node.free)]
         for lease in node.leases.values():
             if lease.role is not Role.BORROWED:
-                ready = self._lease(lease)
-                found.update((slot, ready) for slot in lease.slots)
+                when, how = self._lease(lease)
+                found += [(when, how, slot) for slot in lease.slots]
         for run, slots in node.liens.items():
             other = self.state.holds[run]
             if other is not self.claim and other.order < self.claim.order:
-                after = self._after(other)
-                for slot, ready in found.items():
-                    if slots >> slot & 1 and ready < after:
-                        found[slot] = after
-        return [(when, how, slot) for slot, (when, how) in found.items()]
+                when, how = self._after(other)
+                found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
+        return found
 
     def _lease(self, lease: Lease) -> Ready:
+        """When a lease gives its slots back; alike for all leases of a run that only their role, payer and group tell apart."""
+        known = (lease.run, lease.role, id(lease.payer), lease.group)
+        found = self._leases.get(known)
+        if found is None:
+            found = self._leases[known] = self._find(lease)
+        return found
+
+    def _find(self, lease: Lease) -> Ready:
         run = self.state.runs[lease.run]
         if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
             return self.now, FREE
@@ -132,6 +141,12 @@ class Outlook:
 
     def _after(self, other: RunState) -> Ready:
         """When a run that asked earlier, and has a lien, gives its slots back."""
+        found = self._afters.get(other.key)
+        if found is None:
+            found = self._afters[other.key] = self._find_after(other)
+        return found
+
+    def _find_after(self, other: RunState) -> Ready:
         hold = other.hold
         assert hold is not None, "a lien belongs to a reservation in force"
         start, limit = max(hold.earliest_start, self.now), other.spec.runtime.max_duration
@@ -155,6 +170,9 @@ class Fit(NamedTuple):
 
 def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
     """When and where it would fit first; None where it would not at any time."""
+    soon = _by_notice(pool, mask, need, outlook)
+    if soon is not None:
+        return soon
     by_domain = []
     for domain in sorted(pool.domains.values(), key=lambda each: each.order):
         if domain.mask & mask:
@@ -168,6 +186,32 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     times = sorted({pod.ready[0] for pods in by_domain for pod in pods})
     place = bisect_left(times, 1, key=lambda when: int(_holds(by_domain, need, when)))
     return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
+
+
+def _by_notice(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
+    """The answer where all is full, the notice is what counts and nobody else waits: found without a look at every node."""
+    cut_at, state, claim = outlook.terms.cut_at, outlook.state, outlook.claim
+    if cut_at is None or pool.liened or pool.idle or claim.displaced_by or mask & pool.mask != pool.mask:
+        return None
+    if state.config.min_runtime > cut_at - outlook.now or state.opportunistic or state.overdrawn:
+        return None
+    if any(due in (Due.DEADLINE, Due.WINDOW) for due, _ in state.timers.before(cut_at)):
+        return None
+    per_group = need.pods if need.together else need.blocks[0].pods
+    chosen: list[list[Pod]] = []
+    able = 0
+    for domain in sorted(pool.domains.values(), key=lambda each: each.order):
+        if domain.pods_when_empty(need.size) >= per_group:
+            pods = outlook.pods(domain, mask, need.size)
+            chosen.append(pods)
+            able += len(pods) // per_group
+            if need.together and able:
+                return _fit(pods[: need.pods])
+            if able > need.blocks[0].groups:
+                break
+    if need.together or not chosen or not _holds(chosen, need, cut_at):
+        return None
+    return _fit(_choose(chosen, need, cut_at))
 
 
 def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:

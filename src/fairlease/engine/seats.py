@@ -23,7 +23,7 @@ class Seats:
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: Passage | None) -> None:
         self.nodes = state.capacity.nodes
-        self.domains = pool.domains
+        self.pool = pool
         self.need = need
         self.mask = mask
         self.rooms: dict[str, int] = {}
@@ -52,16 +52,18 @@ class Seats:
         return node.room if self.passage is None or not node.lien else self.passage.room(node)
 
     def usable(self, lease: Lease) -> bool:
-        """Whether a lease lies where the need could use its GPUs."""
+        """Whether a lease lies where the need could use its GPUs (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        return bool(node.bit & self.mask) and not node.barred
+        return (
+            node.domain is not None and node.domain.pool is self.pool and node.bit & self.mask != 0 and not node.barred
+        )
 
     def change(self, leases: Iterable[Lease], sign: int) -> None:
         """Take leases away (1), or put them back (−1)."""
         size, first = self.need.size, self.first
         for lease in leases:
             node = self.nodes[lease.node]
-            if node.domain is None or not self.usable(lease):
+            if not self.usable(lease) or node.domain is None:
                 continue
             key = node.domain.key
             room = self.room(node)

@@ -36,11 +36,17 @@ def bits_of(slots: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=65_536)
+def slots_of(bits: int) -> tuple[int, ...]:
+    """The slots that some bits stand for."""
+    return tuple(slot for slot in range(bits.bit_length()) if bits >> slot & 1)
+
+
+@lru_cache(maxsize=65_536)
 def lowest(free: int, count: int) -> tuple[int, ...]:
     """The `count` lowest of some free slots."""
-    slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
+    slots = slots_of(free)
     assert len(slots) >= count, "a plan gives a pod only slots that are free"
-    return tuple(slots[:count])
+    return slots[:count]
 
 
 def missing_label(node: Node, keys: LabelKeys) -> str | None:
@@ -129,7 +135,20 @@ class Domain:
     bit (`seat`); when one comes out of order, or goes, all are seated anew at the next question.
     """
 
-    __slots__ = ("_rooms", "_seated", "free", "key", "liened", "mask", "name", "nodes", "order", "pool", "seat", "sizes")
+    __slots__ = (
+        "_rooms",
+        "_seated",
+        "free",
+        "key",
+        "liened",
+        "mask",
+        "name",
+        "nodes",
+        "order",
+        "pool",
+        "seat",
+        "sizes",
+    )
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key

@@ -65,3 +65,15 @@ class Timers:
         for item in found:
             heappush(heap, item)
         return [key for _, key in sorted(found, key=lambda item: (item[1][0], item[0], item[1][1]))]
+
+    def before(self, when: int) -> list[TimerKey]:
+        """What falls due by `when`, in no order: the part of the heap that lies before it, not all of it."""
+        heap, found, places = self._heap, [], [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= when:
+                time, key = heap[place]
+                if self.times.get(key) == time:
+                    found.append(key)
+                places += (2 * place + 1, 2 * place + 2)
+        return found

@@ -16,6 +16,7 @@ from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
 from fairlease.model.lease import Role
 from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
@@ -250,7 +251,16 @@ class Film:
                     self._check_idle(f"like {run.key}", decision.events)
 
     def _check_idle(self, what: str, events: tuple[ev.AnyEvent, ...]) -> None:
-        """No start."""
-        first = next((event for event in events if isinstance(event, ev.LeasesOpened)), None)
-        if first is not None:
+        """No start; what starts behind a lien that is found without money now had to wait for that finding.
+
+        (A reservation holds slots, not money: others may spend what it counts on, and it is told when it is next looked at.)
+        """
+        kinds = (ev.LeasesOpened, ev.ReservationTurned)
+        lost = ReservationState.BLOCKED
+        first = next((event for event in events if isinstance(event, kinds) and _tells(event, lost)), None)
+        if isinstance(first, ev.LeasesOpened):
             self._blame("work conservation", f"{first.run} starts when {what}")
+
+
+def _tells(event: ev.LeasesOpened | ev.ReservationTurned, lost: ReservationState) -> bool:
+    return isinstance(event, ev.LeasesOpened) or event.state is lost
