@@ -63,8 +63,10 @@ class Decision(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """What to try again: shapes to be looked at in any case, lines to be looked at while there is room for their footprint, and
-    runs whose reservations fell due or lost a node."""
+    """What to try again: shapes in any case, lines while there is room for their footprint, and the very runs in `due`.
+
+    Those are the runs whose reservations fell due, or lost a node.
+    """
 
     shapes: list[Shape]
     lines: list[SortedDict[int, Shape]]

@@ -169,16 +169,20 @@ class Fit(NamedTuple):
 
 
 def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
-    """When and where it would fit first; None where it would not at any time."""
-    soon = _by_notice(pool, mask, need, outlook)
-    if soon is not None:
-        return soon
-    by_domain = []
-    for domain in sorted(pool.domains.values(), key=lambda each: each.order):
-        if domain.mask & mask:
-            pods = outlook.pods(domain, mask, need.size)
-            if pods:
-                by_domain.append(pods)
+    """When and where it would fit first; None where it would not at any time.
+
+    Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough.
+    """
+    soonest = outlook.terms.cut_at if _nothing_before_the_cut(outlook) else None
+    by_domain: list[list[Pod]] = []
+    for domain in sorted(pool.domains.values(), key=lambda each: (each.liened > 0, -each.free, each.order)):
+        if not domain.mask & mask:
+            continue
+        pods = outlook.pods(domain, mask, need.size)
+        if pods:
+            by_domain.append(pods)
+            if soonest is not None and _suffices(by_domain, need, soonest):
+                break
     if need.together:
         whole = [pods for pods in by_domain if len(pods) >= need.pods]
         best = min(whole, key=lambda pods: pods[need.pods - 1].ready, default=None)
@@ -188,30 +192,23 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
 
 
-def _by_notice(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
-    """The answer where all is full, the notice is what counts and nobody else waits: found without a look at every node."""
-    cut_at, state, claim = outlook.terms.cut_at, outlook.state, outlook.claim
-    if cut_at is None or pool.liened or pool.idle or claim.displaced_by or mask & pool.mask != pool.mask:
-        return None
-    if state.config.min_runtime > cut_at - outlook.now or state.opportunistic or state.overdrawn:
-        return None
+def _nothing_before_the_cut(outlook: Outlook) -> bool:
+    """Whether a slot that is taken can come free before the notice is over: by a deadline, a window, or the end of a short wait."""
+    cut_at, state = outlook.terms.cut_at, outlook.state
+    if cut_at is None or outlook.claim.displaced_by or state.opportunistic or state.overdrawn:
+        return False
     if any(due in (Due.DEADLINE, Due.WINDOW) for due, _ in state.timers.before(cut_at)):
-        return None
-    per_group = need.pods if need.together else need.blocks[0].pods
-    chosen: list[list[Pod]] = []
-    able = 0
-    for domain in sorted(pool.domains.values(), key=lambda each: each.order):
-        if domain.pods_when_empty(need.size) >= per_group:
-            pods = outlook.pods(domain, mask, need.size)
-            chosen.append(pods)
-            able += len(pods) // per_group
-            if need.together and able:
-                return _fit(pods[: need.pods])
-            if able > need.blocks[0].groups:
-                break
-    if need.together or not chosen or not _holds(chosen, need, cut_at):
-        return None
-    return _fit(_choose(chosen, need, cut_at))
+        return False
+    limits = ((other.hold, other.spec.runtime.max_duration) for other in state.holds.values())
+    return not any(
+        hold is not None and limit is not None and hold.earliest_start + limit < cut_at for hold, limit in limits
+    )
+
+
+def _suffices(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
+    if need.together:
+        return len(by_domain[-1]) >= need.pods and by_domain[-1][need.pods - 1].ready[0] <= when
+    return _holds(by_domain, need, when)
 
 
 def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:

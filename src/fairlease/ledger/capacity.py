@@ -237,7 +237,7 @@ class Domain:
 class Pool:
     """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien.
 
-    `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have their bits in their order, as
+    `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have bits in their order, as
     nodes have theirs in a domain. `stale` are those whose bit must move before the next question, with the hole they were last
     seen with.
     """
