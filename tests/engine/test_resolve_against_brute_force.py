@@ -149,7 +149,7 @@ def _resolution(seed: int) -> str:
     last = max(CLASSES.index(victim.reason) for victim in victims)
     before = [lease for reason in CLASSES[:last] for lease in _class(world, reason, now)]
     assert not _fits(world, domains, spec, before), f"seed {seed}: {CLASSES[last].value} before its turn"
-    return CLASSES[last].value
+    return str(CLASSES[last].value)
 
 
 @pytest.mark.parametrize("first", range(0, ROUNDS, CHUNK))

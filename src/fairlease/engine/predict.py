@@ -17,10 +17,8 @@ UNKNOWN = 4 * HOUR
 def duration_of(state: State, run: RunState) -> int:
     """How long a run will take at the most, nine times in ten."""
     past = sorted(duration for _, duration in state.history.get(run.spec.owner, ()))
-    if past:
-        guess = past[min(len(past) - 1, len(past) * 9 // 10)]
-    else:
-        guess = run.spec.runtime.expected_duration or UNKNOWN
+    unseen = run.spec.runtime.expected_duration or UNKNOWN
+    guess = past[min(len(past) - 1, len(past) * 9 // 10)] if past else unseen
     limit = run.spec.runtime.max_duration
     return guess if limit is None else min(guess, limit)
 

@@ -20,7 +20,7 @@ class Due(enum.IntEnum):
 
 
 TimerKey = tuple[Due, tuple[str, ...]]
-"""What falls due, and of what: a run (deadline, latest start, reservation), a node, (budget, envelope), (budget, cap), a unit of cover."""
+"""What falls due, and of what: a run (deadline, latest start, reservation), a node, an envelope, a cap, a unit of cover."""
 
 
 class Timers:
