@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import click
 
 
-def wanted(progress: bool | None) -> bool:  # noqa: FBT001 - it is an option of the command line
+def wanted(progress: bool | None) -> bool:
     """Whether a bar is shown: on a terminal, unless it was refused."""
     return sys.stderr.isatty() and progress is not False
 

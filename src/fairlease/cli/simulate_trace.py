@@ -54,13 +54,18 @@ def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
         return False
     from fairlease.model.document import Invalid
 
+    html = given["html"]
+    if html is not None and not Path(html).absolute().parent.is_dir():
+        raise Failure(
+            f"--html: {html} cannot be written: there is no such folder", remedy="make the folder, or name another"
+        )
     try:
         play, settings = _prepared(given)
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
         raise Failure(f"{given['trace']} cannot be replayed", code=BAD_INPUT, problems=problems) from None
     _play(play, bar=bar)
-    _report(session, play, settings, given["html"])
+    _report(session, play, settings, html)
     return True
 
 
@@ -127,7 +132,9 @@ def _config(given: Sequence[str]) -> Config:
     pairs = dict(each.split("=", 1) for each in given if "=" in each)
     files = [each for each in given if "=" not in each]
     if len(files) > 1:
-        raise Failure(f"--config: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value")
+        raise Failure(
+            f"--config: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value"
+        )
     config = read_config(*(read_file(files[0]) if files else ("", "--config")))
     names = {api_name(name.strip()): value for name, value in pairs.items()}
     single = read_config("\n".join(f"{name}: {value}" for name, value in names.items()), "--config")

@@ -1,7 +1,7 @@
 """Charts as SVG, drawn here: no script, no font and no picture comes from elsewhere, so a page can be mailed and kept.
 
-Colours are variables of the page's style sheet, which knows light and dark; lines differ in their dashes too, so that nobody needs to
-tell colours apart. Every chart has a title and a sentence that says what it shows, for those who hear it.
+Colours are variables of the page's style sheet, which knows light and dark; lines differ in their dashes too, so that nobody
+needs to tell colours apart. Every chart has a title and a sentence that says what it shows, for those who hear it.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ class Chart:
         path = _path(across, upward, points)
         first, last = across.at(points[0][0]), across.at(points[-1][0])
         self.parts.append(f'<path class="area c{colour}" d="M{first} {floor} L{path[1:]} L{last} {floor} Z"/>')
-        self.parts.append(f'<path class="line c{colour}" d="{path}"/>')
+        self.parts.append(f'<path class="line c{colour}" fill="none" d="{path}"/>')
 
     def curve(self, across: Axis, upward: Axis, curve: Curve, colour: int) -> None:
         """A line; the pointer over it shows its name."""
         dash = f' stroke-dasharray="{DASHES[colour]}"' if DASHES[colour] else ""
         path = _path(across, upward, curve.points)
         self.parts.append(
-            f'<path class="line c{colour}"{dash} d="{path}"><title>{escape(curve.name)}</title></path>'
+            f'<path class="line c{colour}" fill="none"{dash} d="{path}"><title>{escape(curve.name)}</title></path>'
         )
 
     def dot(self, x: float, y: float, told: str, colour: int, radius: float = 3.5) -> None:

@@ -28,7 +28,7 @@ svg{display:block;width:100%;height:auto}
 section>svg{background:var(--card);border:1px solid var(--line);border-radius:10px}
 .grid{stroke:var(--line);stroke-width:1}
 .mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
-.tick{fill:var(--soft);font-size:12px;font-variant-numeric:tabular-nums}
+.tick{fill:var(--soft);stroke:var(--card);stroke-width:3px;paint-order:stroke;font-size:12px;font-variant-numeric:tabular-nums}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .line:hover{stroke-width:3.5}
 .area{stroke:none;opacity:.16}
@@ -38,11 +38,11 @@ section>svg{background:var(--card);border:1px solid var(--line);border-radius:10
 .line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
 .area.c1,.dot.c1{fill:var(--c1)}.area.c2,.dot.c2{fill:var(--c2)}.area.c3,.dot.c3{fill:var(--c3)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 20px;margin:10px 0 0;padding:0;font-size:14px}
-.legend li{display:flex;align-items:center;gap:8px}
+.legend li{white-space:nowrap;display:flex;align-items:center;gap:8px}
 .legend svg{width:30px}
 .scroll{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
-th,td{padding:6px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
+th,td{padding:6px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 thead th{color:var(--soft);font-weight:600}
 th:first-child{text-align:left}
 tbody th{font-weight:500}

@@ -1,7 +1,7 @@
 """Trace: what a cluster was really asked for, job by job, and how such a job is put to the engine as a Run.
 
-A reader (`trace_formats`) makes jobs of the lines of a file; from here on all traces are alike. Times are milliseconds since 1970, so
-that the days of a trace are days of a calendar, on which quotas change.
+A reader (`trace_formats`) makes jobs of the lines of a file; from here on all traces are alike. Times are milliseconds since 1970,
+so that the days of a trace are days of a calendar, on which quotas change.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def read_limits(text: str) -> Limits:
 def pods_of(job: TraceJob, node_gpus: int) -> tuple[int, int]:
     """How many pods, of how many GPUs each.
 
-    As many nodes as the trace tells, else as few as hold the job, filled evenly: 16 GPUs are 2 × 8, 12 are 2 × 6. What does not come
-    out even is rounded up: 9 GPUs are 2 × 5.
+    As many nodes as the trace tells, else as few as hold the job, filled evenly: 16 GPUs are 2 × 8, 12 are 2 × 6. What does not
+    come out even is rounded up: 9 GPUs are 2 × 5.
     """
     pods = -(-job.gpus // node_gpus)
     if job.nodes is not None and pods <= job.nodes <= job.gpus:

@@ -116,7 +116,8 @@ def read_budgets(text: str, trace: Trace, asker: Asker, gpus: int, cluster: str 
     quotas: a Budget per virtual cluster, rewritten on the days on which its quota changes. Any other file: Budgets as YAML.
     """
     if text == "one":
-        return [(trace.begin, (_budget(ROOT, 2 * gpus),))]
+        ample = gpus + max(asker.width(job) for job in trace.jobs)
+        return [(trace.begin, (_budget(ROOT, ample),))]
     if text in ("fair", "family"):
         shares = _shares(trace, asker, gpus)
         budgets = [_budget(owner, shares[owner]) for owner in trace.owners()]
@@ -124,9 +125,7 @@ def read_budgets(text: str, trace: Trace, asker: Asker, gpus: int, cluster: str 
         return [(trace.begin, (*head, *budgets))]
     if text.endswith(".csv"):
         quotas = read_quotas(text, cluster, trace)
-        return [
-            (at, tuple(_quota_command(owner, quota) for owner, quota in changed.items())) for at, changed in quotas
-        ]
+        return [(at, tuple(_quota_command(owner, quota) for owner, quota in changed.items())) for at, changed in quotas]
     return [(trace.begin, _budgets_of_file(text))]
 
 

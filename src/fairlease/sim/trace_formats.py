@@ -1,7 +1,7 @@
 """The formats of public traces, each read line by line into jobs.
 
-What a line says is believed only as far as it makes sense: a number that is none, a job of no GPUs or a name given twice is an error
-that names file, line, column and value. Jobs that never ran (SWF: no run time) are left out and counted.
+What a line says is believed only as far as it makes sense: a number that is none, a job of no GPUs or a name given twice is an
+error that names file, line, column and value. Jobs that never ran (SWF: no run time) are left out and counted.
 
     philly   gzipped CSV: src_row, submit_ts, submit_s, vc, gpus, duration_s, arrival_rank; in order of arrival_rank
     helios   CSV: job_id, user, vc, submit_s, gpus, nodes, duration_s, state; second 0 is `--start`
@@ -33,8 +33,10 @@ _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,9})?")
 EXIT_CODES = {"COMPLETED": 0, "CANCELLED": 130, "TIMEOUT": 124, "FAILED": 1, "NODE_FAIL": 1}
 """What the state of a Slurm job becomes; 130 and 124 are what a shell tells of an interrupt and of `timeout`."""
 
-SWF_FIELDS = ("job", "submit", "wait", "run time", "allocated", "cpu", "memory", "requested processors", "requested time")
-SWF_FIELDS += ("requested memory", "status", "user", "group", "application", "queue", "partition", "preceding", "think")
+SWF_FIELDS = (
+    "job", "submit", "wait", "run time", "allocated", "cpu", "memory", "requested processors", "requested time",
+    "requested memory", "status", "user", "group", "application", "queue", "partition", "preceding", "think",
+)  # fmt: skip
 SWF_STATUS = {0: 1, 1: 0, 5: 130}
 """Failed, completed, cancelled; anything else is taken as completed."""
 

@@ -8,10 +8,10 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from fairlease.model.amount import MINUTE, SECOND, format_instant
-from fairlease.sim.chart import HEIGHT, Chart, Curve, dates, levels, spans
+from fairlease.sim.chart import DASHES, HEIGHT, Chart, Curve, dates, levels, spans
 from fairlease.sim.page_style import STYLE
 from fairlease.sim.trace import LARGE_GPUS
-from fairlease.sim.trace_report import LARGE, SIZES, size_of
+from fairlease.sim.trace_report import LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,7 +36,11 @@ def page(play: TracePlay, told: View, settings: dict[str, str]) -> str:
         _section("How long runs waited", _waits(play, told), "Share of runs that had started after so long, by owner."),
         _section("How busy the GPUs were", _busy(play), "GPUs in use, as a share of all there are."),
         _section("How long the queue was", _queue(play), "Runs that waited, on average over each stretch of time."),
-        _section(f"Runs over {LARGE_GPUS} GPUs", _large(play, told), "Each dot is a run: when it asked, and how long it waited."),
+        _section(
+            f"Runs over {LARGE_GPUS} GPUs",
+            _large(play, told),
+            "Each dot is a run: when it asked, and how long it waited.",
+        ),
         _section("By owner", _table("Owner", told["owners"]), ""),
         _section("By size", _table("Size", told["sizes"]), ""),
     ]
@@ -49,10 +53,11 @@ def page(play: TracePlay, told: View, settings: dict[str, str]) -> str:
     listed = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in facts.items())
     head = told["head"]
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/><meta name="color-scheme" content="light dark"/>'
         f"<title>Replay of {escape(name)}</title><style>{STYLE}</style></head><body><main>"
-        f'<header><p class="kicker">fairlease · replay of a trace</p><h1>{escape(name)}</h1><dl class="facts">{listed}</dl></header>'
+        f'<header><p class="kicker">fairlease · replay of a trace</p><h1>{escape(name)}</h1>'
+        f'<dl class="facts">{listed}</dl></header>'
         + "".join(sections)
         + f"<footer>Ledger head {head['seq']:,}, <code>{head['hash']}</code>: the same trace and settings give the same, always."
         "</footer></main></body></html>\n"
@@ -67,12 +72,24 @@ def _section(title: str, body: str, told: str) -> str:
 def _tiles(told: View) -> str:
     wait, slow = told["waits"]["waitSeconds"], told["waits"]["slowdown"]
     tiles = [
-        ("Utilisation", f"{told['utilisation']['whileAsked']:.1%}", f"{told['utilisation']['whole']:.1%} with the drain"),
+        (
+            "Utilisation",
+            f"{told['utilisation']['whileAsked']:.1%}",
+            f"{told['utilisation']['whole']:.1%} with the drain",
+        ),
         ("Mean wait", _span(wait["mean"]), f"median {_span(wait['median'])}, P95 {_span(wait['p95'])}"),
         ("Started at once", f"{told['waits']['atOnce']:.1%}", f"of {told['waits']['runs']:,} runs"),
         ("Bounded slowdown", f"{slow['mean']:.2f}", f"median {slow['median']:.2f}, P95 {slow['p95']:.2f}"),
-        ("Backfill", f"{told['backfill']['share']:.1%}", f"{told['backfill']['sharePastRoom']:.1%} past one that waits for room"),
-        ("Preemptions", f"{told['preemptions']['total']:,}", f"{told['preemptions']['gpuHoursLost']:,.0f} GPU-hours lost"),
+        (
+            "Backfill",
+            f"{told['backfill']['share']:.1%}",
+            f"{told['backfill']['sharePastRoom']:.1%} past one that waits for room",
+        ),
+        (
+            "Preemptions",
+            f"{told['preemptions']['total']:,}",
+            f"{told['preemptions']['gpuHoursLost']:,.0f} GPU-hours lost",
+        ),
     ]
     if large := told["sizes"].get(LARGE):
         tiles.append((f"Mean wait over {LARGE_GPUS}", _span(large["waitSeconds"]["mean"]), f"{large['runs']:,} runs"))
@@ -116,8 +133,6 @@ def _cdf(ordered: Sequence[int], low: float, high: float) -> list[tuple[float, f
 
 
 def _legend(names: Iterable[str]) -> str:
-    from fairlease.sim.chart import DASHES
-
     keys = "".join(
         f'<li><svg viewBox="0 0 30 8" aria-hidden="true"><path class="line c{colour}" stroke-dasharray="{DASHES[colour]}" '
         f'd="M0 4 L30 4"/></svg>{escape(name)}</li>'
@@ -140,7 +155,7 @@ def _busy(play: TracePlay) -> str:
     watch, gpus = play.watch, play.stage.plan.gpus
     whole = gpus * watch.step
     chart, across = _over_time(play, "busy", "GPUs in use over time", "Share of all GPUs that were in use, over time.")
-    upward = chart.upward(1.0)
+    upward = chart.upward(1.12)
     chart.grid(across, dates(watch.begin, watch.now), upward, [(share / 4, f"{share * 25}%") for share in range(5)])
     chart.area(across, upward, _points(play, (bucket.busy / whole for bucket in _full(watch.buckets))), 1)
     chart.mark(across, play.trace.end, "last asking")
@@ -185,7 +200,7 @@ def _large(play: TracePlay, told: View) -> str:
 
 # --- tables ------------------------------------------------------------------------------------------------------------
 
-_HEADINGS = ("Runs", "GPU-hours", "At once", "Mean wait", "Median", "P95", "Longest", "Slowdown", "P95", "Preempted", "Never started")
+_HEADINGS = ("Runs", "GPU-hours", "At once", "Mean wait", "Median", "P95", "Slowdown", "Preempted", "Never started")
 
 
 def _table(first: str, rows: dict[str, View]) -> str:
@@ -194,11 +209,9 @@ def _table(first: str, rows: dict[str, View]) -> str:
 
 
 def _cells(row: View) -> tuple[str, ...]:
-    wait, slow = row["waitSeconds"], row["slowdown"]
-    waits = tuple(_span(wait[name]) for name in ("mean", "median", "p95", "max"))
-    counts = (f"{row['preemptions']:,}", f"{row['neverStarted']:,}")
+    waits = tuple(_span(row["waitSeconds"][name]) for name in ("mean", "median", "p95"))
     head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}", f"{row['atOnce']:.1%}")
-    return (*head, *waits, f"{slow['mean']:.2f}", f"{slow['p95']:.2f}", *counts)
+    return (*head, *waits, f"{row['slowdown']['mean']:.2f}", f"{row['preemptions']:,}", f"{row['neverStarted']:,}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
 """The replay of a trace: its jobs are asked for at their times, on the real engine, in virtual time.
 
-At one instant: ends of work, then timers, then changes of Budgets, then new runs. Each is a tick of the scheduler, as in life; between
-them nothing happens, so a quiet night costs nothing. Work ends after the time on the machine that the trace tells; an attempt that is
-cut begins anew.
+At one instant: ends of work, then timers, then changes of Budgets, then new runs. Each is a tick of the scheduler, as in life;
+between them nothing happens, so a quiet night costs nothing. Work ends after the time on the machine that the trace tells; an
+attempt that is cut begins anew.
 """
 
 from __future__ import annotations

@@ -191,7 +191,12 @@ def _backfill(runs: Iterable[RunSeen]) -> View:
     started = [run for run in runs if run.started is not None]
     count = max(1, len(started))
     passed, room = sum(run.backfilled for run in started), sum(run.passed_room for run in started)
-    return {"runs": passed, "share": round(passed / count, 4), "pastRoom": room, "sharePastRoom": round(room / count, 4)}
+    return {
+        "runs": passed,
+        "share": round(passed / count, 4),
+        "pastRoom": room,
+        "sharePastRoom": round(room / count, 4),
+    }
 
 
 def _by(runs: Iterable[RunSeen], kind: Callable[[RunSeen], str], names: Sequence[str]) -> dict[str, View]:
