@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from fairlease.model.record import Instant, Key, Reason, Record
+from fairlease.model.record import Instant, Key, Reason, Record, key, split
 
 
 class ReservationState(enum.Enum):
@@ -24,6 +24,17 @@ class RunRef(Record, frozen=True, kw_only=True):
 
     namespace: str
     name: str
+
+    @property
+    def key(self) -> Key:
+        """The run's one key."""
+        return key(self.name, self.namespace)
+
+    @classmethod
+    def of(cls, run: Key) -> RunRef:
+        """The reference to a run."""
+        namespace, name = split(run)
+        return cls(namespace=namespace, name=name)
 
 
 class Slice(Record, frozen=True, kw_only=True):
@@ -58,13 +69,50 @@ class Cut(Record, frozen=True, kw_only=True):
     gpus: int
 
 
+class Shortage(Record, frozen=True, kw_only=True):
+    """How many GPUs one group of the claim lacked."""
+
+    group: int
+    gpus: int
+
+
+class Token(Record, frozen=True, kw_only=True):
+    """What can be drawn: a rigid run, or a malleable run's minimum; it ends whole."""
+
+    owner: str
+    run: Key
+    attempt: int
+    gpus: int
+
+
+class Draw(Record, frozen=True, kw_only=True):
+    """One token that was drawn; `given_back` where the claim could be served without it after all."""
+
+    owner: str
+    run: Key
+    given_back: bool = False
+
+
+class Lottery(Record, frozen=True, kw_only=True):
+    """All that is needed to draw again: docs/design/oversubscription.md says how."""
+
+    tokens: tuple[Token, ...]
+    conflict_digest: str
+    seed: str
+    draws: tuple[Draw, ...]
+    beacon: str = ""
+
+
 class OutcomeSpec(Record, frozen=True, kw_only=True):
     """Why others' work was cut, for whom, out of which candidates. `previous` chains the outcomes to each other."""
 
-    claim: Key
+    claim: RunRef
+    reservation: str = ""
     at: Instant
     scope: Scope
     deficit_gpus: int
+    deficits: tuple[Shortage, ...] = ()
     conflict_set: tuple[Key, ...]
+    lottery: Lottery | None = None
     actions: tuple[Cut, ...]
     previous: str
