@@ -11,12 +11,11 @@ from tests.sim.traces import helios, public, quotas
 from fairlease.ledger.audit import audit
 from fairlease.ledger.memory import MemoryStore
 from fairlease.model.amount import DAY, HOUR, MINUTE, SECOND
-from fairlease.model.config import Config
 from fairlease.sim.calibration import Sample, calibrate
 from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
-from fairlease.sim.trace_play import IDLE_TICKS_MAX, Stage, TracePlay
+from fairlease.sim.trace_play import IDLE_TICKS_MAX, POLICY, Stage, TracePlay
 from fairlease.sim.trace_report import LARGE, compare, report, series
 
 START = 1_600_000_000_000
@@ -50,7 +49,7 @@ def played(
     plan = read_nodes(nodes, trace, limits, 4)
     asker = Asker(max(pool.gpus for pool in plan.pools), limits)
     money = read_budgets(budgets, trace, asker, plan.gpus, cluster)
-    play = TracePlay(trace, Stage(plan, money, asker, Config()), store)
+    play = TracePlay(trace, Stage(plan, money, asker, POLICY), store)
     play.play(lambda _done: None)
     return play
 
