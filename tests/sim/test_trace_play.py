@@ -74,8 +74,10 @@ def test_work_shorter_than_ten_minutes_counts_as_ten_in_a_slowdown() -> None:
     assert found["owners"]["org:b"]["slowdown"]["mean"] == pytest.approx(3.1)
 
 
-def test_a_run_that_starts_past_an_earlier_one_is_backfill() -> None:
-    found = told((0, "a", 4, 60), (1, "b", 8, 60), (2, "c", 4, 10), (90, "c", 1, 1))
+def test_a_run_that_surely_ends_in_time_starts_past_an_earlier_one_and_is_backfill() -> None:
+    jobs: list[Job] = [(0, "a", 4, 60), (1, "b", 8, 60), (2, "c", 4, 10), (90, "c", 1, 1)]
+    assert told(*jobs)["backfill"]["runs"] == 0, "without a limit nobody knows when it ends"
+    found = told(*jobs, limits=read_limits("exact"))
     assert found["backfill"] == {"runs": 1, "share": 0.25, "pastRoom": 1, "sharePastRoom": 0.25}
     assert found["owners"]["org:b"]["waitSeconds"]["mean"] == 59 * 60
 
