@@ -242,15 +242,18 @@ def test_the_helios_trace_replays_with_its_quotas_and_passes_the_audit() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "nodes", "jobs"),
-    [("philly_jobs.csv.gz", "philly", "auto:0.9", 82_247), ("swf_sdsc_sp2_first4961.swf.gz", "swf", "16x8", 4_606)],
+    ("name", "form", "nodes", "budgets", "jobs"),
+    [
+        ("philly_jobs.csv.gz", "philly", "auto:0.9", "fair", 82_247),
+        ("swf_sdsc_sp2_first4961.swf.gz", "swf", "16x8", "one", 4_606),
+    ],
 )
 def test_the_public_traces_are_read_whole_and_their_beginning_replayed(
-    name: str, form: str, nodes: str, jobs: int
+    name: str, form: str, nodes: str, budgets: str, jobs: int
 ) -> None:
     trace = read_trace(public(name), form)
     assert len(trace.jobs) == jobs
     assert list(trace.jobs) == sorted(trace.jobs, key=lambda job: job.asked)
-    found = report(played(trace.first(500), nodes))
+    found = report(played(trace.first(500), nodes, budgets))
     assert found["runs"]["asked"] == 500
     assert found["waits"]["neverStarted"] == 0
