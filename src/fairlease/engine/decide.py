@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import lifecycle, reserve, standing
 from fairlease.engine.command import AnyCommand, TimePassed
 from fairlease.engine.family import Family
+from fairlease.engine.outlook import Horizon
 from fairlease.engine.pack import could_fit, need_of
 from fairlease.engine.plan import Planner, bind, least_width
 from fairlease.engine.refusal import Refusal
@@ -87,6 +88,7 @@ class Engine:
         self.tries: list[Try] = []
         self.due: list[RunState] = []
         self.beacon = ""
+        self.horizon = Horizon()
         self._family: Family | None = None
 
     @property

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 
-NEVER = 1 << 62
-"""Later than any date."""
+EVER, NEVER = 0, 1 << 62
+"""Earlier and later than any date."""
+
+REMEMBERED_MAX = 65_536
+"""Nodes that a horizon remembers."""
 
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
@@ -51,10 +54,49 @@ class Terms(NamedTuple):
     guess: bool
 
 
+class Horizon:
+    """What the newest claim sees, kept from tick to tick while nothing changed: by domain, size of a pod, and with guesses or not.
+
+    Only where no cuts count, whose dates move with the clock. All else is a time that stands until its node changes, or until a
+    guess is proved wrong; so what is remembered is what would be computed anew.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Domain, int, bool], tuple[int, int, list[Pod]]] = {}
+        self._slots: dict[tuple[NodeState, bool], tuple[int, int, list[tuple[int, int, int]]]] = {}
+        self._budgets = 0
+
+    def pods(self, outlook: Outlook, domain: Domain, size: int) -> list[Pod]:
+        """As `Outlook.pods`, for a whole domain."""
+        if self._budgets != outlook.state.budgets_version or len(self._slots) > REMEMBERED_MAX:
+            self._known.clear()
+            self._slots.clear()
+            self._budgets = outlook.state.budgets_version
+        key = (domain, size, outlook.terms.guess)
+        version, wrong_at, found = self._known.get(key, (-1, 0, []))
+        if version != domain.version or wrong_at <= outlook.now:
+            found = [pod for node in domain.nodes.values() for pod in outlook.cut(node, self._of(outlook, node), size)]
+            found.sort(key=lambda pod: (pod.ready, pod.node.order))
+            wrong_at = min((self._slots[node, key[2]][1] for node in domain.nodes.values()), default=NEVER)
+            self._known[key] = (domain.version, wrong_at, found)
+        return found
+
+    def _of(self, outlook: Outlook, node: NodeState) -> list[tuple[int, int, int]]:
+        key = (node, outlook.terms.guess)
+        version, wrong_at, slots = self._slots.get(key, (-1, 0, []))
+        if version != node.version or wrong_at <= outlook.now:
+            slots = sorted(outlook.slots(node))
+            wrong_at = min((when for when, how, _ in slots if how == GUESSED), default=NEVER)
+            self._slots[key] = (node.version, wrong_at, slots)
+        return slots
+
+
 class Outlook:
     """What one claim sees of a pool, on the nodes of `mask`."""
 
-    def __init__(self, state: State, claim: RunState, now: int, terms: Terms) -> None:
+    def __init__(self, state: State, claim: RunState, now: int, terms: Terms, horizon: Horizon | None = None) -> None:
+        newest = claim.hold is None and not claim.displaced_by and claim.order + 1 == state.orders
+        self.horizon = horizon if newest and terms.cut_at is None and not state.overdrawn else None
         self.state = state
         self.claim = claim
         self.now = now
@@ -65,14 +107,18 @@ class Outlook:
 
     def pods(self, domain: Domain, mask: int, size: int) -> list[Pod]:
         """Room for pods of `size` GPUs in a domain, the earliest first."""
-        found = [pod for node in domain.nodes.values() if node.bit & mask for pod in self._on(node, size)]
+        if self.horizon is not None and domain.mask & mask == domain.mask:
+            return self.horizon.pods(self, domain, size)
+        inside = [node for node in domain.nodes.values() if node.bit & mask]
+        found = [pod for node in inside for pod in self.cut(node, sorted(self.slots(node)), size)]
         found.sort(key=lambda pod: (pod.ready, pod.node.order))
         return found
 
-    def _on(self, node: NodeState, size: int) -> Iterator[Pod]:
+    @staticmethod
+    def cut(node: NodeState, slots: list[tuple[int, int, int]], size: int) -> Iterator[Pod]:
+        """Pods of `size` GPUs, out of a node's slots in the order in which they come free."""
         if node.barred:
             return
-        slots = sorted(self._slots(node))
         for first in range(0, len(slots) - size + 1, size):
             chosen = slots[first : first + size]
             last = chosen[-1]
@@ -80,10 +126,9 @@ class Outlook:
                 return
             yield Pod((last[0], max(each[1] for each in chosen)), node, sum(1 << each[2] for each in chosen))
 
-    def _slots(self, node: NodeState) -> list[tuple[int, int, int]]:
-        """(when, how, slot) for each slot of a node."""
-        now = self.now
-        found = [(now, FREE, slot) for slot in slots_of(node.free)]
+    def slots(self, node: NodeState) -> list[tuple[int, int, int]]:
+        """(when, how, slot) for each slot of a node; what is free now has been so since ever."""
+        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
         for lease in node.leases.values():
             if lease.role is not Role.BORROWED:
                 when, how = self._lease(lease)
@@ -106,12 +151,12 @@ class Outlook:
     def _find(self, lease: Lease) -> Ready:
         run = self.state.runs[lease.run]
         if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
-            return self.now, FREE
+            return EVER, FREE
         whole, elastic = self._run(run)
         terms = self.state.account(lease.payer.budget, lease.payer.envelope).envelope
         best = whole
         if terms is not None and terms.end is not None:
-            best = min(best, (max(terms.end, self.now), BY_FACT))
+            best = min(best, (terms.end, BY_FACT))
         cut_at = self.terms.cut_at
         if cut_at is not None and run.key not in self.claim.displaced_by:
             if lease.role is Role.SPARE:
@@ -132,11 +177,11 @@ class Outlook:
     def _end(self, run: RunState, start: int) -> Ready:
         options = [(NEVER, GUESSED)]
         if run.deadline is not None:
-            options.append((max(run.deadline, self.now), BY_FACT))
+            options.append((run.deadline, BY_FACT))
         if self.terms.cut_at is not None and run.key not in self.claim.displaced_by:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:
-            options.append((predict.end_of(self.state, run, self.now), GUESSED))
+            options.append((predict.end_of(run, self.now), GUESSED))
         return min(options)
 
     def _after(self, other: RunState) -> Ready:
@@ -149,14 +194,14 @@ class Outlook:
     def _find_after(self, other: RunState) -> Ready:
         hold = other.hold
         assert hold is not None, "a lien belongs to a reservation in force"
-        start, limit = max(hold.earliest_start, self.now), other.spec.runtime.max_duration
+        start, limit = hold.earliest_start, other.spec.runtime.max_duration
         options = [(NEVER, GUESSED)]
         if limit is not None:
             options.append((start + limit, BY_FACT))
         if self.terms.cut_at is not None:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:
-            options.append((start + predict.duration_of(self.state, other), GUESSED))
+            options.append((start + predict.duration_of(other), GUESSED))
         return min(options)
 
 

@@ -74,7 +74,10 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
 
 
 class NodeState:
-    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it."""
+    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it.
+
+    `version` changes with each of these, here and in its domain, and is not used again: what was computed for it still holds.
+    """
 
     __slots__ = (
         "barred",
@@ -91,6 +94,7 @@ class NodeState:
         "peak",
         "rank",
         "seat",
+        "version",
     )
 
     def __init__(self, node: Node) -> None:
@@ -108,6 +112,7 @@ class NodeState:
         self.leases: dict[int, Lease] = {}
         self.lien = 0
         self.liens: dict[Key, int] = {}
+        self.version = 0
 
     @property
     def room(self) -> int:
@@ -148,6 +153,7 @@ class Domain:
         "pool",
         "seat",
         "sizes",
+        "version",
     )
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
@@ -160,6 +166,7 @@ class Domain:
         self.free = 0
         self.liened = 0
         self.seat = 0
+        self.version = 0
         self.sizes: dict[int, int] = {}
         self._seated: list[NodeState] = []
         self._rooms: dict[int, int] | None = {}
@@ -203,6 +210,7 @@ class Domain:
     def enter(self, state: NodeState) -> None:
         """A node joins."""
         self.nodes[state.node.name] = state
+        self.version += 1
         self.mask |= state.bit
         self.sizes[state.node.gpus] = self.sizes.get(state.node.gpus, 0) + 1
         self.free += state.room
@@ -216,6 +224,7 @@ class Domain:
     def leave(self, state: NodeState) -> None:
         """A node leaves."""
         del self.nodes[state.node.name]
+        self.version += 1
         self.mask &= ~state.bit
         self.sizes[state.node.gpus] -= 1
         self.free -= state.room
@@ -388,7 +397,9 @@ class Capacity:
         before, idle = state.room, state.idle
         state.free, state.barred = free, barred
         after = state.room
+        state.version += 1
         if state.domain is not None:
+            state.domain.version += 1
             state.domain.pool.idle += state.idle - idle
             if before != after:
                 state.domain.shift(state, before, after)
@@ -405,7 +416,9 @@ class Capacity:
         before, step = state.room, (lien != 0) - (state.lien != 0)
         state.lien = lien
         after = state.room
+        state.version += 1
         if state.domain is not None:
+            state.domain.version += 1
             state.domain.liened += step
             state.domain.pool.liened += step
             if before != after:
@@ -428,7 +441,9 @@ class Capacity:
             before = state.free
             assert before & bits == (bits if held else 0), "a slot is held by one lease at a time"
             state.free = after = before ^ bits
+            state.version += 1
             if state.domain is not None and state.barred is None:
+                state.domain.version += 1
                 state.domain.pool.idle += after.bit_count() - before.bit_count()
                 clear = ~state.lien
                 state.domain.shift(state, (before & clear).bit_count(), (after & clear).bit_count())

@@ -63,10 +63,14 @@ class Meter:
 
 
 class Hold:
-    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then."""
+    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then.
+
+    `expected` is how long the run was expected to run, nine times in ten, when the reservation was made.
+    """
 
     __slots__ = (
-        "basis", "cut_from", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
+        "basis", "cut_from", "domains", "earliest_start", "envelopes", "expected", "lien", "made_at", "message", "name",
+        "reason", "state",
     )  # fmt: skip
 
     def __init__(self, made: ReservationMade, at: int) -> None:
@@ -79,6 +83,7 @@ class Hold:
         self.lien = made.lien
         self.envelopes = made.envelopes
         self.cut_from = made.cut_from
+        self.expected = 0
         self.made_at = at
         self.state = ReservationState.PENDING
 
@@ -97,10 +102,13 @@ class Hold:
 
 
 class RunState:
-    """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
+    """A run that is not over: what it asked, how it stands, what it holds and what it owes.
+
+    `expected` is how long it will run, nine times in ten, as seen when it started.
+    """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "hold", "key", "leases",
+        "asked_at", "attempt", "by", "deadline", "displaced_by", "expected", "failures", "first_started_at", "hold", "key", "leases",
         "message", "meters", "number",
         "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
         "started_at", "submitted_at", "tally", "width",
@@ -129,6 +137,7 @@ class RunState:
         self.hold: Hold | None = None
         self.reservations = 0
         self.displaced_by: tuple[Key, ...] = ()
+        self.expected = 0
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
@@ -169,7 +178,7 @@ class RunState:
 
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
-    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by",
+    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by", "expected",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 

@@ -67,6 +67,7 @@ class FrozenHold(Record, frozen=True, kw_only=True):
     made: ev.ReservationMade
     made_at: int
     state: ReservationState
+    expected: int
 
 
 class FrozenRun(Record, frozen=True, kw_only=True):
@@ -91,6 +92,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
+    expected: int
     hold: FrozenHold | None
     leases: tuple[Lease, ...]
     meters: dict[str, tuple[int, int, int]]
@@ -241,7 +243,7 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by",
+    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by", "expected",
 )  # fmt: skip
 
 
@@ -261,12 +263,12 @@ def _freeze_hold(run: RunState) -> FrozenHold | None:
         envelopes=hold.envelopes,
         cut_from=hold.cut_from,
     )
-    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state)
+    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state, expected=hold.expected)
 
 
 def _thaw_hold(frozen: FrozenHold) -> Hold:
     hold = Hold(frozen.made, frozen.made_at)
-    hold.state = frozen.state
+    hold.state, hold.expected = frozen.state, frozen.expected
     return hold
 
 

@@ -14,6 +14,7 @@ from fairlease.ledger.capacity import Capacity, NodeState, bar
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
+from fairlease.model.amount import HOUR
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
+    from fairlease.model.run import RunSpec
 
 REMEMBERED_RUNS = 32
 """Runs of each owner whose duration is remembered, for predictions."""
+
+UNKNOWN_MS = 4 * HOUR
+"""How long a run is taken to run whose owner's runs nobody has seen end yet."""
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -274,6 +279,7 @@ class World:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
+        hold.expected = hold.expected or self.expectation(run.spec)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -314,6 +320,7 @@ class World:
             run.first_started_at = self.at
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
+        run.expected = self.expectation(run.spec)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
@@ -384,6 +391,12 @@ class World:
         else:
             self.undo.touch(meter)
         meter.change(gpus, self.at)
+
+    def expectation(self, spec: RunSpec) -> int:
+        """How long a run will take at the most, nine times in ten, by what is known now."""
+        past = sorted(duration for _, duration in self.history.get(spec.owner, ()))
+        unseen = spec.runtime.expected_duration or UNKNOWN_MS
+        return past[min(len(past) - 1, len(past) * 9 // 10)] if past else unseen
 
     def _remember(self, run: RunState) -> None:
         """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""
