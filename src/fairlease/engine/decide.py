@@ -9,7 +9,8 @@ I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
     3  standing           units lose or regain their cover
     4  drains             overdrawn work under Drain whose grace is over ends
     5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one
-    6  latest starts      runs that could not start in time fail
+    6  growth             elastic runs widen by a step, where their cooldown is over or something could have helped
+    7  latest starts      runs that could not start in time fail
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import lifecycle, standing
-from fairlease.engine.command import AnyCommand, TimePassed
+from fairlease.engine import grow, lifecycle, standing, swap
+from fairlease.engine.command import AnyCommand, FailNode, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.pack import could_fit, need_of
 from fairlease.engine.plan import Planner, bind, least_width
@@ -71,6 +72,8 @@ class Engine:
         self.now = state.at
         self.events: list[ev.AnyEvent] = []
         self.tries: list[Try] = []
+        self.fallen: dict[str, bool] = {}
+        self.notice = grow.Notice()
         self._family: Family | None = None
 
     @property
@@ -83,8 +86,9 @@ class Engine:
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
         self.now = max(now, self.state.at)
-        self.events, self.tries = [], []
+        self.events, self.tries, self.fallen, self.notice = [], [], {}, grow.Notice()
         answers = tuple(self._obey(command) for command in commands)
+        swap.recover(self)
         self.settle()
         return Decision(tuple(self.events), answers, tuple(self.tries))
 
@@ -94,6 +98,11 @@ class Engine:
         self.events.append(event)
 
     def _obey(self, command: AnyCommand) -> Refusal | None:
+        """Nodes that fail one after the other, in one tick, fail together: what follows is decided when the last is known."""
+        if self.fallen and not (
+            isinstance(command, FailNode | RemoveNode | SetNode) and _node_of(command) not in self.fallen
+        ):
+            swap.recover(self)
         if isinstance(command, TimePassed):
             self._pass_time()
             return None
@@ -112,6 +121,12 @@ class Engine:
                 lifecycle.fail_node(self, subject[0])
             elif due in (Due.WINDOW, Due.EXHAUSTED, Due.CAP):
                 self._turn(due, *subject)
+        swap.recover(self)
+        while True:
+            self.notice.ripe.update(Key(subject[0]) for due, subject in state.timers.due(self.now) if due is Due.GROW)
+            if not self.notice.ripe:
+                break
+            self.settle()
         self.settle()
         for due, subject in state.timers.due(self.now):
             if due is Due.LATEST_START and Key(subject[0]) in state.runs:
@@ -127,7 +142,7 @@ class Engine:
         turn = ev.Turn.EXHAUSTED if due is Due.EXHAUSTED else ev.Turn.CLOSED if closed else ev.Turn.OPENED
         self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=name, turn=turn))
 
-    # --- 3 to 5 --------------------------------------------------------------------------------------------------------
+    # --- 3 to 6 --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Follow every change to its end. Ends because starting only takes, and what it frees by cutting is finite."""
@@ -136,10 +151,12 @@ class Engine:
             self._restand()
             if self._drain():
                 continue
+            self.notice.take(self)
             woken = self._woken()
-            if not (woken.shapes or woken.lines):
-                return
-            self._try_in_order(woken)
+            if woken.shapes or woken.lines:
+                self._try_in_order(woken)
+            if not state.dirty:
+                grow.settle(self)
             if not state.dirty:
                 return
 
@@ -281,3 +298,7 @@ class Engine:
             self.emit(
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
+
+
+def _node_of(command: FailNode | RemoveNode | SetNode) -> str:
+    return command.node.name if isinstance(command, SetNode) else command.node

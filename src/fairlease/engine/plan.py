@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.lease import Payer
     from fairlease.model.run import RunSpec
 
 TRIED_IN_TURN = 32
@@ -47,12 +49,12 @@ class Plan(NamedTuple):
 
 
 def widths(spec: RunSpec) -> range:
-    """Widths at which a run may start, the narrowest first: its total, or the step grid between minimum and total."""
+    """Widths at which a run may start, the narrowest first: its total, or the step grid from the minimum to total or desired."""
     elastic = spec.malleable
     total = spec.resources.total_gpus
     if elastic is None:
         return range(total, total + 1)
-    return range(elastic.min_total_gpus, total + 1, elastic.step_gpus)
+    return range(elastic.min_total_gpus, min(total, elastic.desired) + 1, elastic.step_gpus)
 
 
 def least_width(spec: RunSpec) -> int:
@@ -272,7 +274,7 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     free: dict[str, int] = {}
     payers: dict[int, int] = {}
     cells: list[Cell] = []
-    rank = sum(lease.role is not Role.SPARE for lease in run.leases.values())
+    ranks = unused_ranks(run)
     size = run.spec.pod_gpus
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
@@ -281,11 +283,21 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
         free[name] = bits & ~bits_of(slots)
         payer = payers.setdefault(id(offer.account), len(payers))
         role = Role.SPARE if spot.spare else Role.ACTIVE
-        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, slots, payer, role))
-        rank += not spot.spare
+        cells.append(Cell(number, spot.group, -1 if spot.spare else next(ranks), name, slots, payer, role))
     table = {id(offer.account): offer.payer for offer in plan.payers}
     named = tuple(table[account] for account in payers)
-    digest = hashlib.sha256(_encode((run.key, run.attempt, plan.width, named, cells))).hexdigest()
+    digest = digest_of(run, plan.width, named, cells)
     return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest[:32]
+        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest
     )
+
+
+def unused_ranks(run: RunState) -> Iterator[int]:
+    """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
+    held = {lease.rank for lease in run.leases.values()}
+    return (rank for rank in count() if rank not in held)
+
+
+def digest_of(run: RunState, width: int, payers: tuple[Payer, ...], cells: list[Cell]) -> str:
+    """By which a plan can be compared and audited."""
+    return hashlib.sha256(_encode((run.key, run.attempt, width, payers, cells))).hexdigest()[:32]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
+from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys, Node
 from fairlease.reason import Reason
 
@@ -70,7 +71,10 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
 
 
 class NodeState:
-    """One node: which slots are free, and whether new work may use them."""
+    """One node: which slots are free, and whether new work may use them.
+
+    `spare` and `tenant` are the slots that Spare and Borrowed leases hold: the only ones that two leases may hold at once.
+    """
 
     __slots__ = (
         "barred",
@@ -84,6 +88,8 @@ class NodeState:
         "order",
         "peak",
         "rank",
+        "spare",
+        "tenant",
     )
 
     def __init__(self, node: Node) -> None:
@@ -92,6 +98,7 @@ class NodeState:
         self.rank = (self.order, node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
+        self.spare = self.tenant = 0
         self.barred: Reason | None = None
         self.failed = False
         self.not_ready_since: int | None = None
@@ -106,11 +113,37 @@ class NodeState:
 
     def save(self) -> tuple[object, ...]:
         """For the undo log."""
-        return self.node, self.peak, self.failed, self.not_ready_since
+        return self.node, self.peak, self.failed, self.not_ready_since, self.spare, self.tenant
 
-    def restore(self, saved: tuple[Node, int, bool, int | None]) -> None:
+    def restore(self, saved: tuple[Node, int, bool, int | None, int, int]) -> None:
         """For the undo log."""
-        self.node, self.peak, self.failed, self.not_ready_since = saved
+        self.node, self.peak, self.failed, self.not_ready_since, self.spare, self.tenant = saved
+
+    def hold(self, lease: Lease, free: int) -> int:
+        """A lease takes its slots; returns those that are then free. (A snapshot may bring a tenant before its spare.)"""
+        bits = bits_of(lease.slots)
+        if lease.role is Role.ACTIVE:
+            assert free & bits == bits, "a slot is held by one lease at a time"
+            return free ^ bits
+        if lease.role is Role.SPARE:
+            assert (free | self.tenant) & ~self.spare & bits == bits, "a spare lies where nobody is"
+            self.spare |= bits
+        else:
+            assert (free | self.spare) & ~self.tenant & bits == bits, "opportunistic work borrows a spare's slots"
+            self.tenant |= bits
+        return free & ~bits
+
+    def drop(self, lease: Lease, free: int) -> int:
+        """A lease gives its slots back; returns those that are then free. A tenant and its spare outlive each other."""
+        bits = bits_of(lease.slots)
+        assert free & bits == 0, "a slot that is held is not free"
+        if lease.role is Role.ACTIVE:
+            return free | bits
+        if lease.role is Role.SPARE:
+            self.spare &= ~bits
+            return free | bits & ~self.tenant
+        self.tenant &= ~bits
+        return free | bits & ~self.spare
 
 
 class Domain:

@@ -197,6 +197,21 @@ class OutcomeRecorded(Event, frozen=True, kw_only=True):
     outcome: OutcomeSpec
 
 
+class DesiredSet(Event, frozen=True, kw_only=True):
+    """An elastic run's desired width was set, for good."""
+
+    run: Key
+    gpus: int
+
+
+class GrowthDeferred(Event, frozen=True, kw_only=True):
+    """An elastic run's cooldown is over and it cannot grow, for this reason. Written once per change of width, or of reason."""
+
+    run: Key
+    reason: Reason
+    message: str
+
+
 AnyEvent = (
     Configured
     | NodeSet
@@ -214,6 +229,8 @@ AnyEvent = (
     | CoverRegained
     | EnvelopeTurned
     | OutcomeRecorded
+    | DesiredSet
+    | GrowthDeferred
 )
 
 _encoder = msgspec.json.Encoder(order="deterministic")

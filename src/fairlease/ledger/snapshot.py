@@ -80,6 +80,9 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     first_started_at: int | None
     deadline: int | None
     number: int
+    changed_at: int
+    steady: tuple[int, int]
+    stalled: Reason | None
     leases: tuple[Lease, ...]
     meters: dict[str, tuple[int, int, int]]
     sponsors: dict[str, tuple[int, int, int]]
@@ -157,7 +160,11 @@ def derived(state: State) -> dict[str, object]:
             (key, each.used, each.lent_used, dict(each.gpus), each.promise.save(), each.lent_promise.save())
             for key, each in accounts
         ],
-        "slots": [(name, each.free, each.barred) for name, each in sorted(state.capacity.nodes.items())],
+        "slots": [
+            (name, each.free, each.spare, each.tenant, each.barred)
+            for name, each in sorted(state.capacity.nodes.items())
+        ],
+        "hosts": sorted(state.hosts),
         "domains": [
             (flavor, pool.free, sorted((key, domain.free) for key, domain in pool.domains.items()))
             for flavor, pool in sorted(state.capacity.pools.items())
@@ -165,6 +172,7 @@ def derived(state: State) -> dict[str, object]:
         ],
         "queue": sorted((key, tuple(shape.orders), shape.reason.value) for key, shape in state.queue.shapes.items()),
         "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
+        "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
         "timers": sorted(state.timers.times.items()),
         "work": (sorted(state.opportunistic), sorted(state.overdrawn.items()), state.open_leases),
     }
@@ -226,7 +234,8 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "number",
+    "since", "started_at", "first_started_at", "deadline", "number", "changed_at", "steady",
+    "stalled",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ class Due(enum.IntEnum):
     CAP = 4
     DRAIN = 5
     LATEST_START = 6
+    GROW = 7
 
 
 TimerKey = tuple[Due, tuple[str, ...]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
-from fairlease.ledger.live import Meter, Queue, RunState, Unit
+from fairlease.ledger.capacity import Capacity, NodeState, bar
+from fairlease.ledger.live import Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.config import Config
@@ -62,6 +62,7 @@ class World:
         self.at = 0
         self.config = Config()
         self.capacity = Capacity(self.config.labels)
+        self.hosts: dict[str, NodeState] = {}
         self.budgets: dict[Key, BudgetSpec] = {}
         self.budgets_version = 0
         self.accounts: dict[AccountId, Account] = {}
@@ -71,6 +72,7 @@ class World:
         self.timers = Timers()
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
+        self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
         self.serial = 0
@@ -254,6 +256,27 @@ class World:
         run.leases.update((lease.name, lease) for lease in leases)
         self._occupy(leases, held=True)
         self._book(run, leases, sign=1)
+        self._regrow(run)
+
+    def wants_to_grow(self, run: RunState) -> bool:
+        """Whether a run lives a step or more below the width it would like to have."""
+        elastic = run.spec.malleable
+        alive = run.phase is Phase.RUNNING and run.key in self.runs
+        return elastic is not None and alive and run.width + elastic.step_gpus <= elastic.desired
+
+    def _regrow(self, run: RunState) -> None:
+        """Keep the timer of a run that waits for its cooldown, and the index of those that were told why they cannot grow."""
+        if run.spec.malleable is None:
+            return
+        wants = self.wants_to_grow(run)
+        cooling = wants and run.stalled is None
+        self._timer(Due.GROW, (run.key,), run.changed_at + self.config.grow_cooldown if cooling else None)
+        place = (run.spec.resources.gpu_type, run.signature)
+        waits, stalled = self.hungry.get(place), wants and not cooling
+        if stalled and (waits is None or run.key not in waits):
+            self.undo.put(self.hungry.setdefault(place, {}), run.key, run)
+        elif waits is not None and run.key in waits and not stalled:
+            self.undo.pop(waits, run.key)
 
     def _begin(self, run: RunState) -> None:
         self._dequeue(run)
@@ -277,17 +300,29 @@ class World:
         for name, here in by_node.items():
             state = self.capacity.nodes[name]
             free = state.free
+            shared = any(lease.role is not Role.ACTIVE for lease in here)
+            if shared:
+                self.undo.touch(state)
             for lease in here:
-                bits = bits_of(lease.slots)
-                assert free & bits == (bits if held else 0), "a slot is held by one lease at a time"
-                free ^= bits
                 if held:
+                    free = state.hold(lease, free)
                     self.undo.put(state.leases, lease.serial, lease)
                 else:
+                    free = state.drop(lease, free)
                     self.undo.pop(state.leases, lease.serial)
             self._slots(state, free, state.barred)
-            if not held:
+            if shared:
+                self._host(state)
+            if shared or not held:
                 self.dirty.flavors.add(self.capacity.flavor(state.node))
+
+    def _host(self, state: NodeState) -> None:
+        """Keep the index of nodes on whose spares opportunistic work could lie."""
+        name, offers = state.node.name, state.spare & ~state.tenant != 0
+        if offers and name not in self.hosts:
+            self.undo.put(self.hosts, name, state)
+        elif not offers and name in self.hosts:
+            self.undo.pop(self.hosts, name)
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.

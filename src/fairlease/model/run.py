@@ -66,6 +66,16 @@ class Malleable(Record, frozen=True, kw_only=True):
     step_gpus: int
     desired_total_gpus: int | None = None
 
+    @property
+    def desired(self) -> int:
+        """The width it would like to have: as wide as it can be, unless it says otherwise."""
+        return self.max_total_gpus if self.desired_total_gpus is None else self.desired_total_gpus
+
+    @property
+    def grid(self) -> range:
+        """Every width it can live with."""
+        return range(self.min_total_gpus, self.max_total_gpus + 1, self.step_gpus)
+
 
 class Funding(Record, frozen=True, kw_only=True):
     """Whose money may be asked beyond the family's."""

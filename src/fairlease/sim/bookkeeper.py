@@ -70,6 +70,9 @@ class Asked:
     reason: Reason = Reason.Submitted
     started: int | None = None
     leases: list[Held] = field(default_factory=list)
+    width: int = 0
+    changed: int = 0
+    stalled: bool = False
 
     @property
     def deadline(self) -> int | None:

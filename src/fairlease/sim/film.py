@@ -10,10 +10,9 @@ from fairlease.ledger.audit import audit
 from fairlease.ledger.derive import runs_of
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_instant
-from fairlease.model.document import Invalid, Problem
 from fairlease.model.record import Key, key, short
 from fairlease.sim.match import differences, select
-from fairlease.sim.scenario import Shrink, Subject
+from fairlease.sim.scenario import Subject
 from fairlease.sim.world import World
 
 if TYPE_CHECKING:
@@ -165,7 +164,6 @@ class Film:
 
 def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, int], None] | None = None) -> Film:
     """Play a scenario to its end, or to the offset `until`."""
-    _refuse_what_cannot_be_played(scenario)
     world = World(scenario)
     film = Film(world)
     end = scenario.start + (scenario.until if until is None else until)
@@ -194,15 +192,3 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
         film.miss(unseen)
     film.close()
     return film
-
-
-def _refuse_what_cannot_be_played(scenario: Scenario) -> None:
-    """Elastic runs keep the width they started with in this release: a film that shrinks one would show something false."""
-    problems = [
-        Problem(scenario.name, None, f"{step.field}.shrink", short(action.run), "runs cannot be shrunk in this release")
-        for step in scenario.steps
-        for action in step.actions
-        if isinstance(action, Shrink)
-    ]
-    if problems:
-        raise Invalid(problems)

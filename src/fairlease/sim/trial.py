@@ -196,7 +196,7 @@ class Film:
                     self._compare("committed", part, committed, books.committed(now, budget, terms.name, lent=lent))
                 held = [each for each in books.paid(budget, (terms.name,)) if each.end is None]
                 owed = sum(
-                    each.gpus for each in held if each.role is Role.ACTIVE and each.unit in self.auditor.overdrawn
+                    each.gpus for each in held if each.role is not Role.SPARE and each.unit in self.auditor.overdrawn
                 )
                 spare = sum(each.gpus for each in held if each.role is Role.SPARE)
                 self._compare("classes", where, sum(account.gpus.values()), sum(each.gpus for each in held))
@@ -208,7 +208,7 @@ class Film:
         self._compare("runs", "all", sorted(state.runs), sorted(alive))
         for name, run in alive.items():
             mine, bill = state.runs[name], self.auditor.bill(run)
-            width = sum(each.gpus for each in run.open if each.role is Role.ACTIVE)
+            width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
             self._compare("width", name, (mine.width, mine.attempt, mine.deadline), (width, run.attempt, run.deadline))
             self._compare("bill", name, mine.bill(self.now), bill)
             self._compare("reason", name, mine.phase, run.phase)

@@ -86,6 +86,8 @@ class World:
             return [cmd.SetBudget(action.budget, action.spec)]
         if isinstance(action, sc.Cancellation):
             return [cmd.Cancel(action.run)]
+        if isinstance(action, sc.Shrink):
+            return [cmd.Resize(action.run, action.to)]
         if isinstance(action, sc.Completion):
             return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
         if isinstance(action, sc.PodFailure):
