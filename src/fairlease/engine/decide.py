@@ -18,11 +18,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import grow, lifecycle, standing, swap
+from fairlease.engine import grow, lifecycle, opportune, standing, swap
 from fairlease.engine.command import AnyCommand, FailNode, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.pack import could_fit, need_of
-from fairlease.engine.plan import Planner, bind, least_width
+from fairlease.engine.plan import Planner, bind, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
@@ -121,12 +121,9 @@ class Engine:
                 lifecycle.fail_node(self, subject[0])
             elif due in (Due.WINDOW, Due.EXHAUSTED, Due.CAP):
                 self._turn(due, *subject)
+            elif due is Due.GROW:
+                self.notice.ripe.add(Key(subject[0]))
         swap.recover(self)
-        while True:
-            self.notice.ripe.update(Key(subject[0]) for due, subject in state.timers.due(self.now) if due is Due.GROW)
-            if not self.notice.ripe:
-                break
-            self.settle()
         self.settle()
         for due, subject in state.timers.due(self.now):
             if due is Due.LATEST_START and Key(subject[0]) in state.runs:
@@ -229,9 +226,9 @@ class Engine:
 
     def _room_for(self, shape: Shape) -> bool:
         """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
-        if self.state.opportunistic or self.state.overdrawn:
-            return True
         spec = shape.sample
+        if self.state.hosts if spec.opportunistic else self.state.opportunistic or self.state.overdrawn:
+            return True
         pool = self.state.capacity.pools.get(spec.resources.gpu_type)
         return pool is None or could_fit(pool, need_of(spec, least_width(spec)))
 
@@ -269,7 +266,7 @@ class Engine:
         if refusal is not None:
             return refusal
         plan = planner.widest()
-        asked = run.spec.resources.total_gpus
+        asked = widths(run.spec)[-1]
         takes = not run.spec.opportunistic and (self.state.opportunistic or self.state.overdrawn)
         if takes and (plan is None or plan.width < asked):
             resolution = resolve(self.state, self.family, run, self.now, 0 if plan is None else plan.width)
@@ -277,9 +274,12 @@ class Engine:
                 lifecycle.cut(self, resolution)
                 plan = Planner(self.state, self.family, run, self.now).widest(resolution.pods_max)
                 assert plan is not None, "nobody is cut before it is verified that the claim then starts"
-        if plan is None:
+        opened = None if plan is None else bind(run, plan, Reason.Start)
+        if run.spec.opportunistic and self.state.hosts and (plan is None or plan.width < asked):
+            opened = opportune.start_on_spares(self, run, 0 if plan is None else plan.width) or opened
+        if opened is None:
             return planner.roomless()
-        self.emit(bind(run, plan, Reason.Start))
+        self.emit(opened)
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
         return None
 

@@ -17,7 +17,7 @@ from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.live import Meter, RunState, Unit
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
-from fairlease.ledger.timers import TimerKey
+from fairlease.ledger.timers import Due, TimerKey
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Lease
@@ -142,7 +142,7 @@ def freeze(state: State) -> bytes:
         ),
         runs=tuple(_freeze_run(each) for _, each in sorted(state.runs.items())),
         shapes=tuple(sorted((shape.key, shape.reason) for shape in state.queue.shapes.values())),
-        due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if when <= state.at)),
+        due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if _kept(timer, when, state.at))),
         ended=state.ended,
         orders=state.orders,
         serial=state.serial,
@@ -200,12 +200,19 @@ def thaw(body: bytes) -> State:
         state.queue.settle(shape, reason)
     for books in state.accounts.values():
         state.retime(books)
+    for timer in [each for each in state.timers.times if each[0] is Due.CAP]:
+        state.timers.set(timer, None)
     for timer, when in frozen.due:
         state.timers.set(timer, when)
     state.orders, state.serial = frozen.orders, frozen.serial
     state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
     state.settled()
     return state
+
+
+def _kept(timer: TimerKey, when: int, now: int) -> bool:
+    """Timers that cannot be derived: those not heard yet, and those of caps, which may follow from a turn not heard yet."""
+    return when <= now or timer[0] is Due.CAP
 
 
 def _freeze_node(each: NodeState) -> FrozenNode:

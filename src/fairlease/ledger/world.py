@@ -316,6 +316,12 @@ class World:
             if shared or not held:
                 self.dirty.flavors.add(self.capacity.flavor(state.node))
 
+    def pretend_free(self, name: str, free: int) -> None:
+        """Inside a trial: see a node as if these slots were free, to ask what could then be placed."""
+        assert self.undo.recording, "only a trial may pretend"
+        state = self.capacity.nodes[name]
+        self._slots(state, free, state.barred)
+
     def _host(self, state: NodeState) -> None:
         """Keep the index of nodes on whose spares opportunistic work could lie."""
         name, offers = state.node.name, state.spare & ~state.tenant != 0

@@ -53,7 +53,7 @@ class Asking:
             locality=self._locality(group),
             runtime=self._runtime(now),
             malleable=self._malleable(pod, pods),
-            spares_per_group=pod * rng.choice((0, 0, 0, 0, 1, 2)),
+            spares_per_group=pod * rng.choice((0, 0, 0, 1, 1, 2)),
             opportunistic=rng.random() < 0.2,
             funding=self._funding(),
             follow=self._follow(),
@@ -89,8 +89,12 @@ class Asking:
         if rng.random() < 0.7:
             return None
         least = rng.randint(1, pods)
+        desired = None if rng.random() < 0.6 else pod * rng.randint(least, pods + 2)
         return Malleable(
-            min_total_gpus=pod * least, max_total_gpus=pod * (pods + 2), step_gpus=pod * rng.choice((1, 1, 2))
+            min_total_gpus=pod * least,
+            max_total_gpus=pod * (pods + 2),
+            step_gpus=pod * rng.choice((1, 1, 2)),
+            desired_total_gpus=desired,
         )
 
     def _funding(self) -> Funding:

@@ -218,7 +218,7 @@ class Auditor:
         self.moment.resized.add(run.key)
 
     def _stalled(self, event: ev.GrowthDeferred) -> None:
-        self._blame(change.told(self._live(event.run), event))
+        self._blame(change.told_faults(self, self._live(event.run), event))
 
     def bill(self, run: Asked) -> ev.Bill:
         """What a run used up, lease by lease, each GPU-millisecond in one class."""
@@ -267,7 +267,7 @@ class Auditor:
         latest = run.spec.runtime.latest_start
         timely = latest is None or run.attempt > 1 or self.at <= latest
         self._check(timely, "latest start", f"{run.key} starts after {latest}")
-        run.phase, run.started = Phase.RUNNING, self.at
+        run.phase, run.started, run.width = Phase.RUNNING, self.at, 0
 
     def _done(self, key: Key) -> bool:
         return key in self.runs and self.runs[key].phase is Phase.COMPLETED

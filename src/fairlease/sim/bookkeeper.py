@@ -72,7 +72,7 @@ class Asked:
     leases: list[Held] = field(default_factory=list)
     width: int = 0
     changed: int = 0
-    stalled: bool = False
+    stalled: Reason | None = None
 
     @property
     def deadline(self) -> int | None:

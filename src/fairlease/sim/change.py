@@ -30,6 +30,7 @@ class Moment:
         self.vacated: dict[Key, list[Held]] = {}
         self.shrunk: dict[Key, set[int]] = {}
         self.resized: set[Key] = set()
+        self.told: dict[Key, Reason] = {}
         self.resolved = False
 
     def note(self, run: Asked, reason: Reason, going: list[Held]) -> None:
@@ -117,7 +118,7 @@ def whole_faults(seen: Auditor) -> Iterator[Fault]:
     for run in seen.runs.values():
         width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
         if width != run.width:
-            run.width, run.changed, run.stalled = width, seen.at, False
+            run.width, run.changed, run.stalled = width, seen.at, seen.moment.told.get(run.key)
 
 
 def idle_faults(seen: Auditor, now: int) -> Iterator[Fault]:
@@ -126,7 +127,7 @@ def idle_faults(seen: Auditor, now: int) -> Iterator[Fault]:
         elastic = run.spec.malleable
         if elastic is None or run.phase is not Phase.RUNNING or run.width + elastic.step_gpus > desired_of(run.spec):
             continue
-        if now >= run.changed + seen.config.grow_cooldown and not run.stalled:
+        if now >= run.changed + seen.config.grow_cooldown and run.stalled is None:
             yield "growth", f"{run.key} is {run.width} GPUs wide since {run.changed} and was not told why"
 
 
@@ -147,8 +148,8 @@ def grid_of(spec: RunSpec, *, start: bool) -> range:
     return range(elastic.min_total_gpus, most + 1, elastic.step_gpus)
 
 
-def told(run: Asked, event: ev.GrowthDeferred) -> Iterator[Fault]:
+def told_faults(seen: Auditor, run: Asked, event: ev.GrowthDeferred) -> Iterator[Fault]:
     """Why a run does not grow is told to those that could."""
     if run.spec.malleable is None or run.phase is not Phase.RUNNING:
         yield "growth", f"{run.key} cannot grow and was told {event.reason.value}"
-    run.stalled = True
+    run.stalled = seen.moment.told[run.key] = event.reason

@@ -18,6 +18,7 @@ from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import LabelKeys, Node
 from fairlease.model.record import Key, key
+from fairlease.model.run import Malleable
 from fairlease.sim.asking import Asking
 from fairlease.sim.purses import Purses
 
@@ -41,6 +42,7 @@ class View(NamedTuple):
     running: list[tuple[Key, int]]
     waiting: list[tuple[Key, int]]
     over: list[Key]
+    elastic: list[tuple[Key, Malleable]]
 
 
 class Step(NamedTuple):
@@ -79,6 +81,8 @@ class Workload:
         at = self._later(view)
         count = rng.choice((1, 1, 1, 2, 2, 3, 5))
         commands = tuple(self._command(view, at) for _ in range(count))
+        if rng.random() < 0.05:
+            commands = self._burst(view)
         flags = [rng.random() < chance for chance in (0.08, 0.5, 0.25)]
         return Step(at, commands, flags[0], flags[1], flags[2])
 
@@ -102,8 +106,10 @@ class Workload:
             return cmd.Submit(*self.asking.run(at))
         if kind < 0.6:
             return self._work(view)
-        if kind < 0.66:
+        if kind < 0.64:
             return cmd.Cancel(self._any_run(view))
+        if kind < 0.67:
+            return self._resize(view)
         if kind < 0.78:
             return self._node(view)
         if kind < 0.95:
@@ -122,6 +128,14 @@ class Workload:
         if rng.random() < 0.8:
             return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)))
         return cmd.PodFailed(name, attempt, rng.randint(0, 3))
+
+    def _resize(self, view: View) -> cmd.AnyCommand:
+        """Mostly a width on the grid; some are refused."""
+        rng = self.rng
+        if not view.elastic or rng.random() < 0.1:
+            return cmd.Resize(self._any_run(view), rng.randint(0, 12))
+        name, elastic = rng.choice(view.elastic)
+        return cmd.Resize(name, rng.choice(elastic.grid))
 
     def _any_run(self, view: View) -> Key:
         known = [name for name, _ in view.running + view.waiting] + view.over[-3:]
@@ -146,7 +160,9 @@ class Workload:
         rng = self.rng
         quantum, debounce = rng.choice((5, 15, 30)) * MINUTE, rng.choice((0, 1, 10)) * MINUTE
         domain = "rack" if rng.random() < 0.1 else "fabric.domain"
-        return Config(commit_quantum=quantum, node_debounce=debounce, labels=LabelKeys(domain=domain))
+        cooldown = rng.choice((0, 1, 1, 10)) * MINUTE
+        labels = LabelKeys(domain=domain)
+        return Config(commit_quantum=quantum, node_debounce=debounce, grow_cooldown=cooldown, labels=labels)
 
     # --- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -177,6 +193,18 @@ class Workload:
         if kind < 0.13:
             return cmd.RemoveNode(name)
         return cmd.SetNode(self._changed(node, kind))
+
+    def _burst(self, view: View) -> tuple[cmd.AnyCommand, ...]:
+        """Several nodes at once: gone, removed or fenced."""
+        rng = self.rng
+        names = rng.sample(sorted(view.nodes), min(len(view.nodes), rng.choice((2, 2, 3, 5))))
+        kinds = [rng.random() for _ in names]
+        return tuple(
+            cmd.FailNode(name) if kind < 0.6
+            else cmd.RemoveNode(name) if kind < 0.75
+            else cmd.SetNode(replace(view.nodes[name], fenced=True))
+            for name, kind in zip(names, kinds, strict=True)
+        )  # fmt: skip
 
     def _changed(self, node: Node, kind: float) -> Node:
         rng = self.rng
