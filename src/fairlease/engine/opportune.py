@@ -27,7 +27,9 @@ Berths = list[tuple[tuple[int, ...], Role]]
 def start_on_spares(engine: Engine, run: RunState, width: int) -> LeasesOpened | None:
     """A start wider than `width`, on idle GPUs and spares together, if there is one."""
     state, flavor, size = engine.state, run.spec.resources.gpu_type, run.spec.pod_gpus
-    hosts = [node for node in state.hosts.values() if node.barred is None and state.capacity.flavor(node.node) == flavor]
+    hosts = [
+        node for node in state.hosts.values() if node.barred is None and state.capacity.flavor(node.node) == flavor
+    ]
     berths = {node.node.name: berths_on(node, size) for node in hosts}
     if not any(role is Role.BORROWED for found in berths.values() for _, role in found):
         return None

@@ -287,9 +287,7 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     table = {id(offer.account): offer.payer for offer in plan.payers}
     named = tuple(table[account] for account in payers)
     digest = digest_of(run, plan.width, named, cells)
-    return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest
-    )
+    return LeasesOpened(run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest)
 
 
 def unused_ranks(run: RunState) -> Iterator[int]:

@@ -82,6 +82,7 @@ class Run:
     payers: tuple[Money, ...] = ()
     lost: set[tuple[Account, int]] | None = None
     sponsors: dict[str, int] | None = None
+    fallen: tuple[int, dict[int, int]] = (-1, {})  # when it last lost GPUs with a node, and how many of each group
 
     def __init__(self, spec: RunSpec) -> None:
         self.owner = spec.owner

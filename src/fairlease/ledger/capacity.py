@@ -120,7 +120,7 @@ class NodeState:
         self.node, self.peak, self.failed, self.not_ready_since, self.spare, self.tenant = saved
 
     def hold(self, lease: Lease, free: int) -> int:
-        """A lease takes its slots; returns those that are then free. (A snapshot may bring a tenant before its spare.)"""
+        """A lease takes its slots; returns those that are then free. A snapshot may bring a tenant before its spare."""
         bits = bits_of(lease.slots)
         if lease.role is Role.ACTIVE:
             assert free & bits == bits, "a slot is held by one lease at a time"

@@ -64,8 +64,8 @@ class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
 
     __slots__ = (
-        "asked_at", "attempt", "by", "changed_at", "deadline", "failures", "first_started_at", "key", "leases", "message", "meters", "number",
-        "order", "overdrawn", "phase", "reason", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled",
+        "asked_at", "attempt", "by", "changed_at", "deadline", "failures", "first_started_at", "key", "leases", "message",
+        "meters", "number", "order", "overdrawn", "phase", "reason", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled",
         "started_at", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.live import RunState, Unit, shape_of
@@ -245,15 +243,13 @@ class State(World):
 
     def _desired_set(self, event: ev.DesiredSet) -> None:
         run = self.runs[event.run]
-        elastic = run.spec.malleable
-        assert elastic is not None, "a rigid run has one width"
         shape = self.queue.shapes.get(run.shape)
         waits = shape is not None and run.order in shape.runs
         if waits:
             self._dequeue(run)
         self.undo.later(setattr, run, "shape", run.shape)
         self.undo.touch(run)
-        run.spec = replace(run.spec, malleable=replace(elastic, desired_total_gpus=event.gpus))
+        run.spec = run.spec.resized(event.gpus)
         run.shape = shape_of(run.spec)
         if waits:
             self._enqueue(run)

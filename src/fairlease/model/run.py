@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from msgspec.structs import replace
+
 from fairlease.model.record import Duration, Instant, Record
 
 
@@ -113,6 +115,11 @@ class RunSpec(Record, frozen=True, kw_only=True):
     def pod_gpus(self) -> int:
         """GPUs of one pod."""
         return self.gpus_per_pod or 1
+
+    def resized(self, desired: int) -> RunSpec:
+        """The same, with another width that it would like to have."""
+        assert self.malleable is not None, "a rigid run has one width"
+        return replace(self, malleable=replace(self.malleable, desired_total_gpus=desired))
 
     @property
     def requeues(self) -> bool:

@@ -212,7 +212,9 @@ class Auditor:
         run = self._live(event.run)
         elastic = run.spec.malleable
         grid = change.grid_of(run.spec, start=False)
-        self._check(elastic is not None and event.gpus in grid, "desired", f"{run.key} cannot be {event.gpus} GPUs wide")
+        self._check(
+            elastic is not None and event.gpus in grid, "desired", f"{run.key} cannot be {event.gpus} GPUs wide"
+        )
         if elastic is not None:
             run.spec = replace(run.spec, malleable=replace(elastic, desired_total_gpus=event.gpus))
         self.moment.resized.add(run.key)

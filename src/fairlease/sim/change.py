@@ -52,7 +52,9 @@ def closing_faults(seen: Auditor, run: Asked, reason: Reason, going: list[Held])
         if run.spec.malleable is None or not caused:
             yield "shrink", f"{run.key} shrank without a cause"
     if reason is Reason.ReclaimedBySpare:
-        vacant = {(each.node, slot) for leases in seen.moment.vacated.values() for each in leases for slot in each.slots}
+        vacant = {
+            (each.node, slot) for leases in seen.moment.vacated.values() for each in leases for slot in each.slots
+        }
         guests = [each for each in going if each.role is Role.BORROWED]
         if not any((each.node, slot) in vacant for each in guests for slot in each.slots):
             yield "tenant", f"{run.key} gave way to a spare that nobody needed"
@@ -100,7 +102,9 @@ def tenant_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fau
     guests = [each for each in opened if each.role is Role.BORROWED]
     if guests and not run.spec.opportunistic:
         yield "tenant", f"{run.key} is not opportunistic and borrows"
-    spares = [lease for other in seen.runs.values() for lease in other.open if lease.role is Role.SPARE] if guests else []
+    spares = (
+        [lease for other in seen.runs.values() for lease in other.open if lease.role is Role.SPARE] if guests else []
+    )
     for lease in guests:
         if not any(each.node == lease.node and set(lease.slots) <= set(each.slots) for each in spares):
             yield "tenant", f"{lease.name} lies on no spare"

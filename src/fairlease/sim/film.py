@@ -77,7 +77,7 @@ class Film:
             for event in entry.events
             for line in teller.tell(entry.at, event)
             if run in runs_of(event) and (line.object == f"Run/{run}" or line.object.startswith("ResolverOutcome/"))
-        ]
+        ] + [line.view() for line in self.world.refusals if line.object == f"Run/{run}"]
 
     def result(self) -> View:
         """The state at the end, as one object."""
@@ -107,7 +107,7 @@ class Film:
         world = self.world
         live = world.scheduler.state.runs.get(run)
         if live is not None:
-            return view.run_status(live, world.now)
+            return view.run_status(live, world.now, world.scheduler.state.capacity)
         ending = world.endings.get(run)
         if ending is None:
             return None
@@ -128,13 +128,15 @@ class Film:
         return [view.outcome_object(each.name, each.outcome) for each in self.world.outcomes]
 
     def _events(self) -> list[View]:
+        """What the ledger tells, and the wishes that came to nothing, at their time."""
         teller = Storyteller()
-        return [
-            line.view()
+        lines = [
+            line
             for entry in self.world.store.entries()
             for event in entry.events
             for line in teller.tell(entry.at, event)
         ]
+        return [line.view() for line in sorted(lines + self.world.refusals, key=lambda line: line.at)]
 
     def _differences(self, wanted: Expectation) -> list[str]:
         if wanted.name is not None:

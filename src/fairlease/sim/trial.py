@@ -257,7 +257,9 @@ class Film:
 
     def _check_idle(self, what: str, events: tuple[ev.AnyEvent, ...]) -> None:
         """No start, and no growth, save that which the mere passing of time made affordable: less of the attempt is left."""
-        first = next((event for event in events if isinstance(event, ev.LeasesOpened) and not self._ripened(event)), None)
+        first = next(
+            (event for event in events if isinstance(event, ev.LeasesOpened) and not self._ripened(event)), None
+        )
         if first is not None:
             self._blame("work conservation", f"{first.run} opens leases ({first.reason.value}) when {what}")
 

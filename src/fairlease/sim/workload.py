@@ -62,18 +62,26 @@ class Workload:
         self.rng = random.Random(seed)
         rng = self.rng
         self.punctual = rng.random() < 0.8
-        self.flavors = _FLAVORS[: rng.randint(1, 3)]
+        self.stormy = rng.random() < 0.4
+        self.flavors = _FLAVORS[: 1 if self.stormy else rng.randint(1, 3)]
         self.nodes = self._build_nodes()
         places = [node.labels for node in self.nodes if "region" in node.labels and "fabric.domain" in node.labels]
         self.purses = Purses(rng, self.flavors, places)
-        self.asking = Asking(rng, self.flavors, places)
+        self.asking = Asking(rng, self.flavors, places, careful=self.stormy)
 
     def opening(self) -> tuple[cmd.AnyCommand, ...]:
         """The world as it is found."""
         config = cmd.Configure(Config(commit_quantum=self.rng.choice((5, 15, 15, 30)) * MINUTE))
         nodes = [cmd.SetNode(node) for node in self.nodes]
-        budgets = [cmd.SetBudget(name, spec) for name, spec in self.purses.first(START).items()]
+        budgets = [cmd.SetBudget(name, self._at_ease(spec)) for name, spec in self.purses.first(START).items()]
         return (config, *nodes, *budgets)
+
+    def _at_ease(self, spec: BudgetSpec) -> BudgetSpec:
+        """In a stormy film nodes are what goes wrong, not money."""
+        if not self.stormy:
+            return spec
+        rich = [replace(each, concurrency=64, max_gpu_hours=None, start=None, end=None) for each in spec.envelopes]
+        return replace(spec, envelopes=tuple(rich), aggregate_caps=())
 
     def step(self, view: View) -> Step:
         """What happens next."""
@@ -81,7 +89,7 @@ class Workload:
         at = self._later(view)
         count = rng.choice((1, 1, 1, 2, 2, 3, 5))
         commands = tuple(self._command(view, at) for _ in range(count))
-        if rng.random() < 0.05:
+        if rng.random() < (0.25 if self.stormy else 0.05):
             commands = self._burst(view)
         flags = [rng.random() < chance for chance in (0.08, 0.5, 0.25)]
         return Step(at, commands, flags[0], flags[1], flags[2])
@@ -102,14 +110,14 @@ class Workload:
     def _command(self, view: View, at: int) -> cmd.AnyCommand:
         rng = self.rng
         kind = rng.random()
+        if self.stormy and kind > 0.5:
+            return self._repaired(view) if kind < 0.8 else self._resize(view)
         if kind < 0.45:
             return cmd.Submit(*self.asking.run(at))
         if kind < 0.6:
             return self._work(view)
-        if kind < 0.64:
-            return cmd.Cancel(self._any_run(view))
         if kind < 0.67:
-            return self._resize(view)
+            return cmd.Cancel(self._any_run(view)) if kind < 0.64 else self._resize(view)
         if kind < 0.78:
             return self._node(view)
         if kind < 0.95:
@@ -193,6 +201,11 @@ class Workload:
         if kind < 0.13:
             return cmd.RemoveNode(name)
         return cmd.SetNode(self._changed(node, kind))
+
+    def _repaired(self, view: View) -> cmd.AnyCommand:
+        """A node that is gone or broken comes back as it was."""
+        broken = [node for node in self.nodes if view.nodes.get(node.name) != node]
+        return cmd.SetNode(self.rng.choice(broken if broken and self.rng.random() < 0.3 else self.nodes))
 
     def _burst(self, view: View) -> tuple[cmd.AnyCommand, ...]:
         """Several nodes at once: gone, removed or fenced."""
