@@ -41,7 +41,7 @@ def faults(seen: Auditor, run: Asked, event: ev.LeasesOpened, opened: list[Held]
     if limit is not None and borrowed > limit:
         yield "borrow limit", f"{run.key} borrows {borrowed} of {limit}"
     for budget in sorted({payer.budget for payer in payers}):
-        yield from _cap_faults(seen, run, budget)
+        yield from _cap_faults(seen, run, budget, opened)
 
 
 def _lease_faults(seen: Auditor, run: Asked, lease: Held) -> Iterator[Fault]:
@@ -113,10 +113,10 @@ def _payer_faults(seen: Auditor, run: Asked, payer: Payer, leases: list[Held]) -
             yield "payer", f"{where} is spent on {lease.node}, where it may not be"
 
 
-def _cap_faults(seen: Auditor, run: Asked, budget: Key) -> Iterator[Fault]:
+def _cap_faults(seen: Auditor, run: Asked, budget: Key, opened: list[Held]) -> Iterator[Fault]:
     """No cap of a Budget that takes part is exceeded."""
     spec, now, books = seen.books.budgets[budget], seen.at, seen.books
-    new = [each for each in run.open if each.payer.budget == budget]
+    new = [each for each in opened if each.payer.budget == budget]
     for terms in spec.envelopes:
         mine = [each for each in new if each.payer.envelope == terms.name]
         if mine:
