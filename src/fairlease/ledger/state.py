@@ -63,6 +63,8 @@ class State(World):
                 self._debounce(state)
         if before.grow_cooldown != event.config.grow_cooldown:
             for run in self.runs.values():
+                self.undo.touch(run)
+                run.stalled = None  # whether its cooldown is over is another question now
                 self._regrow(run)
         if event.config.labels != self.capacity.labels:
             nodes = list(self.capacity.nodes.values())
