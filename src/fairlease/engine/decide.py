@@ -181,6 +181,7 @@ class Engine:
         for unit in sorted(known):
             if unit not in found:
                 self.emit(ev.CoverRegained(run=Key(unit[0]), budget=Key(unit[1]), envelope=unit[2], group=unit[3]))
+                self.notice.regained.add(Key(unit[0]))
         for unit, reason in found.items():
             ends = standing.grace_end(state, unit, self.now)
             before = state.overdrawn.get(unit, -1)

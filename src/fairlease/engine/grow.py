@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class Notice:
-    """What happened since growth was last looked at: whose cooldown is over, and what could help those that were stalled."""
+    """What happened since growth was last looked at: whose cooldown is over, who is covered again, what could help others."""
 
     def __init__(self) -> None:
         self.ripe: set[Key] = set()
+        self.regained: set[Key] = set()
         self.flavors: set[str] = set()
         self.accounts: set[AccountId] = set()
         self.budgets = False
@@ -70,12 +71,23 @@ def _candidates(engine: Engine, notice: Notice) -> Iterator[RunState]:
         run = state.runs.get(key)
         if run is not None and run.stalled is None and state.wants_to_grow(run) and _cooled(engine, run):
             yield run
+    found: dict[Key, RunState] = {}
     for (flavor, signature), runs in state.hungry.items():
         helped = notice.budgets or flavor in notice.flavors
         if helped or (notice.accounts and not engine.family.asked(signature).isdisjoint(notice.accounts)):
-            yield from list(runs.values())
-        else:
-            yield from [run for run in runs.values() if run.stalled is Reason.Overdrawn and not run.overdrawn]
+            pool = state.capacity.pools.get(flavor)
+            free = 0 if pool is None else pool.free
+            found |= {key: run for key, run in runs.items() if run.stalled is not Reason.NoRoom or _step(run) <= free}
+    for key in notice.regained:
+        run = state.runs.get(key)
+        if run is not None and run.stalled is Reason.Overdrawn:
+            found[key] = run
+    yield from found.values()
+
+
+def _step(run: RunState) -> int:
+    assert run.spec.malleable is not None, "only elastic runs grow"
+    return run.spec.malleable.step_gpus
 
 
 def _cooled(engine: Engine, run: RunState) -> bool:
@@ -107,9 +119,8 @@ def _grow(engine: Engine, run: RunState) -> Refusal | None:
 
 def _pieces(engine: Engine, run: RunState) -> Iterator[Piece]:
     """What one step adds: first to a group that is not full, then new groups, with their spares."""
-    spec, elastic = run.spec, run.spec.malleable
-    assert elastic is not None, "only elastic runs grow"
-    size, left = spec.pod_gpus, elastic.step_gpus
+    spec = run.spec
+    size, left = spec.pod_gpus, _step(run)
     full = spec.locality.group_gpus or size
     held = {lease.group: lease.node for lease in run.held}
     for group, width in sorted(group_widths(run).items()):
