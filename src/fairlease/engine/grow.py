@@ -148,29 +148,32 @@ def _domain_of(engine: Engine, node: str) -> int:
 
 def _plan(engine: Engine, run: RunState, piece: Piece) -> Plan | Refusal:
     """Where a piece lies and who pays; in one of the run's domains, unless that would pass over earlier money."""
-    planner = Planner(engine.state, engine.family, run, engine.now)
-    if run.deadline is not None:
-        planner.offers = [_for_the_rest(offer, run.deadline - engine.now) for offer in planner.offers]
-    paid, stops = planner.funding(piece.need.pods)
+    paid, stops = _planner(engine, run).funding(piece.need.pods)
     if paid < piece.need.pods:
         reason = cover.cause(stops)
         short = (piece.need.pods - paid) * piece.need.size
         return Refusal(reason, f"{short} GPUs more find no payer: {reason.remedy}", {})
-    width, offers = run.width + piece.need.blocks[0].active * piece.need.size, planner.offers
-    if piece.within is not None:
-        planner.offers = [_inside(offer, piece.within) for offer in offers]
-        plan = planner.at(width, piece.need)
-    else:
-        plan = planner.at(width, piece.need)
+    width = run.width + piece.need.blocks[0].active * piece.need.size
+    plan = _planner(engine, run, piece.within).at(width, piece.need)
+    if piece.within is None:
         own = 0
         for node in {lease.node for lease in run.leases.values()}:
             own |= _domain_of(engine, node)
-        planner.offers = [_inside(offer, own) for offer in offers]
-        near = planner.at(width, piece.need)
+        near = _planner(engine, run, own).at(width, piece.need)
         if plan is None or (near is not None and _accounts(near) == _accounts(plan)):
             plan = near
     gpus = piece.need.pods * piece.need.size
     return plan or Refusal(Reason.NoRoom, f"{gpus} GPUs more find no room together", {})
+
+
+def _planner(engine: Engine, run: RunState, within: int | None = None) -> Planner:
+    """A planner that commits the rest of the attempt, on the nodes of `within` if told so."""
+    planner = Planner(engine.state, engine.family, run, engine.now)
+    if run.deadline is not None:
+        planner.offers = [_for_the_rest(offer, run.deadline - engine.now) for offer in planner.offers]
+    if within is not None:
+        planner.offers = [_inside(offer, within) for offer in planner.offers]
+    return planner
 
 
 def _accounts(plan: Plan) -> list[AccountId]:
