@@ -10,11 +10,14 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, loop, packing, resolver, restart
+from bench import admission, burst, loop, packing, resolver, restart, swap
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
-MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "resolver": resolver}
+MODULES = {
+    "admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "resolver": resolver,
+    "swap": swap,
+}  # fmt: skip
 
 
 def main() -> int:
