@@ -72,8 +72,10 @@ def _fits(world: World, domains: dict[str, str], spec: RunSpec, gone: Iterable[L
     gone_names = {(lease.run, lease.name) for lease in gone}
     pods: dict[str, int] = {}
     for name, state in world.scheduler.state.capacity.nodes.items():
-        held = sum(len(lease.slots) for lease in state.leases.values() if (lease.run, lease.name) not in gone_names)
-        pods[domains[name]] = pods.get(domains[name], 0) + (NODE_GPUS - held) // spec.pod_gpus
+        held = {
+            slot for each in state.leases.values() if (each.run, each.name) not in gone_names for slot in each.slots
+        }
+        pods[domains[name]] = pods.get(domains[name], 0) + (NODE_GPUS - len(held)) // spec.pod_gpus
     group = spec.locality.group_gpus
     assert group is not None
     per_group, total = group // spec.pod_gpus, spec.resources.total_gpus // spec.pod_gpus

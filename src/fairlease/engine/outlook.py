@@ -130,9 +130,9 @@ class Outlook:
         """(when, how, slot) for each slot of a node; what is free now has been so since ever."""
         found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
         for lease in node.leases.values():
-            if lease.role is not Role.BORROWED:
-                when, how = self._lease(lease)
-                found += [(when, how, slot) for slot in lease.slots]
+            when, how = self._lease(lease)
+            tenant = lease.role is Role.BORROWED
+            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
         for run, slots in node.liens.items():
             other = self.state.holds[run]
             if other is not self.claim and other.order < self.claim.order:

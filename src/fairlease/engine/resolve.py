@@ -126,6 +126,9 @@ class Bench:
             return False
         self._gone.update((victim.run, lease.name) for lease in fresh)
         self.seats.change(fresh, 1)
+        if not victim.whole:
+            names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)
+            victim = victim._replace(names=names, gpus=gpus)
         self.taken.append((victim, fresh))
         return True
 

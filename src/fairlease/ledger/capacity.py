@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys, Node
 from fairlease.reason import Reason
 
@@ -77,6 +78,7 @@ class NodeState:
     """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it.
 
     `version` changes with each of these, here and in its domain, and is not used again: what was computed for it still holds.
+    `spare` and `tenant` are the slots that Spare and Borrowed leases hold: the only ones that two leases may hold at once.
     """
 
     __slots__ = (
@@ -94,6 +96,8 @@ class NodeState:
         "peak",
         "rank",
         "seat",
+        "spare",
+        "tenant",
         "version",
     )
 
@@ -103,6 +107,7 @@ class NodeState:
         self.rank = (self.order, node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
+        self.spare = self.tenant = 0
         self.barred: Reason | None = None
         self.failed = False
         self.not_ready_since: int | None = None
@@ -131,6 +136,32 @@ class NodeState:
     def restore(self, saved: tuple[Node, int, bool, int | None]) -> None:
         """For the undo log."""
         self.node, self.peak, self.failed, self.not_ready_since = saved
+
+    def hold(self, lease: Lease, free: int) -> int:
+        """A lease takes its slots; returns those that are then free. A snapshot may bring a tenant before its spare."""
+        bits = bits_of(lease.slots)
+        if lease.role is Role.ACTIVE:
+            assert free & bits == bits, "a slot is held by one lease at a time"
+            return free ^ bits
+        if lease.role is Role.SPARE:
+            assert (free | self.tenant) & ~self.spare & bits == bits, "a spare lies where nobody is"
+            self.spare |= bits
+        else:
+            assert (free | self.spare) & ~self.tenant & bits == bits, "opportunistic work borrows a spare's slots"
+            self.tenant |= bits
+        return free & ~bits
+
+    def drop(self, lease: Lease, free: int) -> int:
+        """A lease gives its slots back; returns those that are then free. A tenant and its spare outlive each other."""
+        bits = bits_of(lease.slots)
+        assert free & bits == 0, "a slot that is held is not free"
+        if lease.role is Role.ACTIVE:
+            return free | bits
+        if lease.role is Role.SPARE:
+            self.spare &= ~bits
+            return free | bits & ~self.tenant
+        self.tenant &= ~bits
+        return free | bits & ~self.spare
 
 
 class Domain:
@@ -426,24 +457,25 @@ class Capacity:
 
     def occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
         """Take the slots of leases (`held`), or give them back: each is the other's inverse. Each node is looked at once."""
-        nodes, taken = self.nodes, dict[str, int]()
+        nodes, frees = self.nodes, dict[str, int]()
         for lease in leases:
-            name, bits = lease.node, bits_of(lease.slots)
-            before = taken.get(name, 0)
-            assert not before & bits, "a slot is held by one lease at a time"
-            taken[name] = before | bits
+            name = lease.node
+            state = nodes[name]
+            free = frees.get(name, state.free)
             if held:
-                nodes[name].leases[lease.serial] = lease
+                frees[name] = state.hold(lease, free)
+                state.leases[lease.serial] = lease
             else:
-                del nodes[name].leases[lease.serial]
-        for name, bits in taken.items():
+                frees[name] = state.drop(lease, free)
+                del state.leases[lease.serial]
+        for name, after in frees.items():
             state = nodes[name]
             before = state.free
-            assert before & bits == (bits if held else 0), "a slot is held by one lease at a time"
-            state.free = after = before ^ bits
+            state.free = after
             state.version += 1
-            if state.domain is not None and state.barred is None:
+            if state.domain is not None:
                 state.domain.version += 1
+            if state.domain is not None and state.barred is None and before != after:
                 state.domain.pool.idle += after.bit_count() - before.bit_count()
                 clear = ~state.lien
                 state.domain.shift(state, (before & clear).bit_count(), (after & clear).bit_count())

@@ -17,6 +17,7 @@ class Due(enum.IntEnum):
     DRAIN = 5
     LATEST_START = 6
     RESERVATION = 7
+    GROW = 8
 
 
 TimerKey = tuple[Due, tuple[str, ...]]
