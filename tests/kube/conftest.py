@@ -50,7 +50,7 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
 @pytest.fixture(scope="session")
 def plane(make_plane: MakePlane) -> Plane:
     """The shared control plane, with kwok, the controllers, and everything in `config/`."""
-    plane = make_plane(kwok=True, controllers=True)
+    plane = make_plane()
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
     return plane
 

@@ -154,7 +154,9 @@ def _simple(hint: type, check: Check | None, *, status: bool) -> Schema:
     if hint is int:
         return {"type": "integer", "format": "int64", "minimum": 0, "maximum": INTEGER_MAX, **twin}
     assert hint is str, hint
-    return {"type": "string", "maxLength": MESSAGE_MAX if status else TEXT_MAX, **twin}
+    if status:
+        return {"type": "string", "maxLength": MESSAGE_MAX, **twin}
+    return {"type": "string", "maxLength": TEXT_MAX, "pattern": r"^[^\x00]*$", **twin}
 
 
 def _unit(unit: Unit, check: Check | None) -> Schema:
