@@ -1,4 +1,4 @@
-"""What the roles give: readers read, researchers submit, leaders of teams write Budgets, and the controller does its work and no more."""
+"""What the roles give: readers read, researchers submit, leaders of teams write Budgets, the controller does its work and no more."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 @pytest.fixture(scope="module")
 def home(plane: Plane) -> str:
-    """A namespace in which four people have the roles that Kubernetes itself gives."""
+    """A namespace in which three people have the roles that Kubernetes itself gives."""
     name = bound_namespace(plane, "org:ai")
     for user, role in (("vera", "view"), ("rita", "edit"), ("lea", "admin")):
         said = plane.api().post(
