@@ -1,7 +1,7 @@
 """A real API server for the tests on Kubernetes. Nothing here is a mock; where it cannot run, that is said, and fails in CI.
 
 All tests of this folder share one control plane, in which Fairlease's objects are installed, and each takes a namespace of its
-own. A test that maltreats a server makes one for itself (`make_plane`), and names a group, so that it may run elsewhere.
+own. A test that maltreats a server makes one for itself (`make_plane`), in a file called `…_alone.py`: those run on any worker.
 """
 
 from __future__ import annotations
@@ -18,14 +18,6 @@ from tests.model.rows import LEASE, RUN
 from tools.controlplane import Missing, Plane, ensure
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the plane run on one worker: each further one would start, and wait for, a plane of its own."""
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("kube"))
 
 
 MakePlane = Callable[..., Plane]

@@ -21,7 +21,7 @@ def world() -> World:
         budget(
             "org", envelope("e", 8, max_gpu_hours=1000 * HOUR), aggregate_caps=(cap("all", ["e"], max_concurrency=8),)
         ),
-        budget("org:a", envelope("e", 16)),
+        budget("org:a", envelope("e", 8)),
         budget("rich", envelope("e", 64, lending=lending())),
     )
     funding: dict[str, Any] = {"allow_borrow": True, "sponsors": ("rich",)}
