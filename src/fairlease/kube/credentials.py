@@ -1,8 +1,8 @@
 """What proves who we are, kept fresh: tokens in files that are renewed, plugins that are asked again, certificates that rotate.
 
 lightkube was tried for this (1.0.1) and refuses exec plugins of `client.authentication.k8s.io/v1`, takes no client certificate
-from a plugin, gives it no `KUBERNETES_EXEC_INFO`, and asks it again only when the server has said no; tests/kube/test_credentials.py
-shows that this does better.
+from a plugin, gives it no `KUBERNETES_EXEC_INFO`, and asks it again only when the server has said no.
+tests/kube/test_credentials.py shows each of these at work here.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _stamp(pem: Pem | None) -> object:
     if pem is None or pem.path is None:
         return None
     try:
-        found = os.stat(pem.path)
+        found = Path(pem.path).stat()
     except OSError:
         return None
     return found.st_mtime_ns, found.st_ino

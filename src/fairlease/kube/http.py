@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -128,7 +129,9 @@ class Wire(asyncio.Protocol):
         self._streaming = False
         self._arrived: asyncio.Event = asyncio.Event()
         self._buffered = 0
+        self._paused = False
         self._ended = False
+        self._failed: str | None = None
 
     # --- asyncio.Protocol --------------------------------------------------------------------------------------------
 
@@ -180,15 +183,17 @@ class Wire(asyncio.Protocol):
         head, chunks = self._head, self._chunks
         assert head is not None
         assert chunks is not None
-        if self._streaming and head.status < 400:  # noqa: PLR2004 - HTTP's own numbers
+        if self._streaming and head.status < HTTPStatus.BAD_REQUEST:
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(Response(head.status, head.retry_after_s, b""))
             self._body += pieces
             self._buffered += sum(map(len, pieces))
             self._ended = self._ended or chunks.done
-            self._arrived.set()
-            if self._buffered > BUFFERED_MAX and self._transport is not None:
+            if pieces or chunks.done:
+                self._arrived.set()
+            if self._buffered > BUFFERED_MAX and not self._paused and self._transport is not None:
                 self._transport.pause_reading()
+                self._paused = True
             return
         self._body += pieces
         if chunks.done:
@@ -217,22 +222,30 @@ class Wire(asyncio.Protocol):
         self._transport.write(request)
         return answer
 
-    async def read(self) -> bytes:
-        """What came of the stream since the last look, at least a byte; nothing at its end."""
-        while not self._body and not self._ended:
+    async def read(self, timeout_s: float) -> bytes:
+        """What came of the stream since the last look, at least a byte; nothing at its orderly end."""
+        if not self._body and not self._ended:
+            timer = asyncio.get_running_loop().call_later(timeout_s, self.fail, f"nothing came for {timeout_s:.0f} s")
             self._arrived.clear()
-            await self._arrived.wait()
+            try:
+                await self._arrived.wait()
+            finally:
+                timer.cancel()
+        if self._failed is not None and not self._body:
+            raise Unreachable(self._failed, sent=True)
         data = b"".join(self._body)
         self._body.clear()
         self._buffered = 0
-        if self.open and self._transport is not None:
+        if self._paused and self.open and self._transport is not None:
             self._transport.resume_reading()
+            self._paused = False
         return data
 
     def fail(self, why: str) -> None:
         """Give up the connection, and tell who waits for it."""
         self.close()
-        self._ended = True
+        if not self._ended:
+            self._ended, self._failed = True, why
         self._arrived.set()
         answer, self._answer = self._answer, None
         if answer is not None and not answer.done():
@@ -296,10 +309,8 @@ class Pool:
             raise Unreachable("the connection was closed by us", sent=False)
         loop = asyncio.get_running_loop()
         context = self._tls()
-        secure: dict[str, object] = {} if context is None else {"ssl": context, "server_hostname": self._name or self._host}
-        connecting: Awaitable[tuple[asyncio.Transport, Wire]] = loop.create_connection(
-            Wire, self._host, self._port, **secure  # type: ignore[arg-type] # what TLS needs, or nothing
-        )
+        name = None if context is None else self._name or self._host
+        connecting = loop.create_connection(Wire, self._host, self._port, ssl=context, server_hostname=name)
         try:
             _, wire = await asyncio.wait_for(connecting, CONNECT_S)
         except TimeoutError:

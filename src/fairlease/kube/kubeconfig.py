@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -190,8 +191,8 @@ def _load(path: Path) -> dict[str, Any]:
     import ryaml  # noqa: PLC0415 - in a pod there is no such file to read
 
     try:
-        document = ryaml.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, ryaml.InvalidYamlError) as error:
+        document = ryaml.load(io.StringIO(path.read_text()))
+    except (OSError, ValueError) as error:
         raise BadConfig(f"{path} cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise BadConfig(f"{path} is no kubeconfig")
