@@ -44,7 +44,7 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 5.0
 _TRANSIENT = (
     HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT,
 )  # fmt: skip
-_TIMED_OUT = ("etcdserver: request timed out", "etcdserver: leader changed", "context deadline exceeded")
+_ETCD_FAILED = ("etcdserver: ", "rpc error: ", "context deadline exceeded", "context canceled")
 
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
@@ -107,7 +107,7 @@ class ApiError(Exception):
     def transient(self) -> bool:
         """The server cannot answer now. Whether it has carried out the request is open, save for 429."""
         return self.code in _TRANSIENT or (
-            self.code == HTTPStatus.INTERNAL_SERVER_ERROR and any(each in self.message for each in _TIMED_OUT)
+            self.code == HTTPStatus.INTERNAL_SERVER_ERROR and any(each in self.message for each in _ETCD_FAILED)
         )
 
 
