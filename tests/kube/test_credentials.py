@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -41,7 +42,7 @@ def a_plugin(folder: Path, status: dict[str, str], version: str = "v1") -> ExecP
     )
 
 
-def calls(folder: Path) -> list[dict[str, dict[str, object]]]:
+def calls(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "calls").read_text().splitlines()]
 
 

@@ -35,7 +35,7 @@ STALL_S = 30.0
 """Seconds without a word after which a watch is given up. The server is asked to end each watch a little sooner, and sends a
 bookmark before it does: a watch that lives says something in time, even where nothing happens."""
 
-_END_BEFORE_S = 5.0
+_LASTS = (0.65, 0.8)
 _STEADY_S = 10.0
 """A watch that lived this long, or brought something, was a good one: the next pause is a short one again."""
 
@@ -188,7 +188,7 @@ class Informer(Generic[T]):
 
     async def _watch(self) -> None:
         """Follow from our place on, until the server ends it, breaks off or falls silent."""
-        lasts_s = max(1.0, (self._stall_s - _END_BEFORE_S) * random.uniform(0.8, 1.0))
+        lasts_s = max(1.0, self._stall_s * random.uniform(*_LASTS))
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": self.version,
             "timeoutSeconds": str(int(lasts_s)), **self._select,
