@@ -48,12 +48,13 @@ class Authority:
         subject = "".join(f"/O={_escaped(group)}" for group in groups) + f"/CN={_escaped(user)}"
         return self._issue(name, subject, "client")
 
-    def signing_key(self) -> Path:
-        """A key with which tokens of service accounts are signed."""
-        path = self.folder / "tokens.key"
-        if not path.exists():
-            _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(path))
-        return path
+    def signing_keys(self) -> tuple[Path, Path]:
+        """The keys with which tokens of service accounts are checked and signed: public and private."""
+        public, private = self.folder / "tokens.pub", self.folder / "tokens.key"
+        if not public.exists():
+            _openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(private))
+            _openssl("pkey", "-in", str(private), "-pubout", "-out", str(public))
+        return public, private
 
     def _issue(self, name: str, subject: str, extensions: str) -> tuple[Path, Path]:
         certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"

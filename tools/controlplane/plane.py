@@ -218,7 +218,7 @@ class Plane:
 
     def _apiserver(self, etcd: int) -> Member:
         certificate, key = self.authority.server()
-        tokens = self.authority.signing_key()
+        public, private = self.authority.signing_keys()
         return self._member(
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
@@ -229,8 +229,8 @@ class Plane:
             f"--client-ca-file={self.authority.certificate}",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",  # without its controller no pod could be made
-            f"--service-account-key-file={tokens}",
-            f"--service-account-signing-key-file={tokens}",
+            f"--service-account-key-file={public}",
+            f"--service-account-signing-key-file={private}",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-cluster-ip-range=10.0.0.0/16",
             "--endpoint-reconciler-type=none",
@@ -252,7 +252,7 @@ class Plane:
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig()}",
             f"--controllers={','.join(CONTROLLERS)}",
-            f"--service-account-private-key-file={self.authority.signing_key()}",
+            f"--service-account-private-key-file={self.authority.signing_keys()[1]}",
             f"--root-ca-file={self.authority.certificate}",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",

@@ -28,12 +28,23 @@ class LedgerEntrySpec(Record, frozen=True, kw_only=True):
     """
 
     seq: int
+    """The number of the entry; the first is 1."""
     at: int
+    """When it was appended, in milliseconds since 1970."""
     hash: str
+    """The hash of entry `seq`: SHA-256 over the hash before it, number, time and body."""
     body: str
+    """An Entry: the JSON text of its events, the very bytes that were hashed. A Snapshot: the folded
+    state, compressed by zlib, in base64."""
     prev: str = ""
+    """The hash of the entry before."""
     role: EntryRole = EntryRole.ENTRY
+    """Entry, or a Snapshot of the state behind entry `seq`."""
     digest: str = ""
+    """The SHA-256 of a Snapshot's state."""
     part: int = 0
+    """The number of this part of a body that is too long for one object; 0 where it is the first."""
     parts: int = 0
+    """How many further objects hold the rest of the body."""
     writer: str = ""
+    """The process that wrote it."""
