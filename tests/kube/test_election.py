@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.kube.conftest import MakePlane
-from tests.kube.wires import Cable, cable_to, connected, until
+from tests.kube.wires import Cable, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import Api
@@ -108,7 +108,7 @@ def test_a_leader_outlives_a_short_outage_of_the_server(make_plane: MakePlane) -
             plane.apiserver.kill()
             await asyncio.sleep(1.0)
             plane.apiserver.start()
-            await asyncio.to_thread(plane.wait_ready)
+            await ready(plane)
             await asyncio.sleep(2.0)
             held = leader.leading
             holding.cancel()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kube.conftest import MakePlane
-from tests.kube.wires import Thing, cable_to, connected, until
+from tests.kube.wires import Thing, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import Api
@@ -192,7 +192,7 @@ def test_a_killed_server_costs_nothing_but_time(frail: Plane) -> None:
                 frail.apiserver.kill()
                 await until(lambda: follower.informer.problem is not None, "the break is noticed")
                 frail.apiserver.start()  # for a while it answers 404, 429 or 503 for our kind
-                await asyncio.to_thread(frail.wait_ready)
+                await ready(frail)
                 async with connected(frail) as other:
                     await until_served(other, namespace)
                     await other.delete(WIDGETS, "goes", namespace)
@@ -223,6 +223,7 @@ def test_a_frozen_server_is_left_and_found_again(frail: Plane) -> None:
         async with connected(frail, timeout_s=3.0) as api:
             await make(api, CONFIG_MAPS, namespace, "a")
             async with following(api, CONFIG_MAPS, namespace) as follower:
+                await asyncio.sleep(0.5)  # so that it is a watch under way that falls silent
                 frail.apiserver.freeze()
                 try:
                     await until(lambda: follower.informer.problem is not None, "the silence is noticed", 3 * STALL_S)
@@ -295,7 +296,7 @@ def test_a_compacted_history_is_made_up_for_by_a_list(frail: Plane) -> None:
                 await asyncio.to_thread(compact, frail)
                 frail.apiserver.kill()  # it would remember what etcd forgot
                 frail.apiserver.start()
-                await asyncio.to_thread(frail.wait_ready)
+                await ready(frail)
                 cable.mend()
                 async with connected(frail) as other:
                     await until_served(other, namespace)

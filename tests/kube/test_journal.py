@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.builders import EPOCH, History, a_node
 from tests.kube.conftest import MakePlane
-from tests.kube.wires import cable_to, connected
+from tests.kube.wires import cable_to, connected, ready
 from tests.ledger.histories import RUNS, sound_histories
 from tools.controlplane import Plane
 
@@ -226,7 +226,7 @@ def test_a_server_killed_in_the_middle_of_appends_has_each_once(plane: Plane) ->
             plane.apiserver.kill()
             await asyncio.sleep(0.3)
             plane.apiserver.start()
-            await asyncio.to_thread(plane.wait_ready)
+            await ready(plane)
             seq = journal.head().seq
             await until_longer(journal, seq)
         done.set()

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api
+from fairlease.kube.connection import Api, ApiError
+from fairlease.kube.http import Unreachable
 from fairlease.kube.kubeconfig import Access, from_files
 from fairlease.kube.resource import Meta
 
@@ -112,3 +113,18 @@ async def connected(plane: Plane, port: int | None = None, timeout_s: float = 30
     """The administrator's connection."""
     async with Api(way_into(plane, port), timeout_s=timeout_s) as api:
         yield api
+
+
+async def ready(plane: Plane, bound_s: float = 60.0) -> None:
+    """Wait until a server that was started again is ready."""
+    end = time.monotonic() + bound_s
+    async with Api(way_into(plane), timeout_s=2.0) as api:
+        while True:
+            assert plane.apiserver.alive, plane.apiserver.tail()
+            assert time.monotonic() < end, f"the server is not ready after {bound_s:g} s"
+            try:
+                await api.ask("GET", "/readyz")
+            except (ApiError, Unreachable):
+                await asyncio.sleep(0.05)
+            else:
+                return
