@@ -326,15 +326,17 @@ async def repeated(
     patience_s: float = PATIENCE_S,
 ) -> T:
     """Ask, and after failures that say so ask again, ever more slowly, until patience ends with the last failure."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + patience_s
-    pauses = backoff()
+    pauses = None
+    until = 0.0
     while True:
         try:
             return await ask()
         except (ApiError, Unreachable) as error:
+            now = asyncio.get_running_loop().time()
+            if pauses is None:
+                pauses, until = backoff(), now + patience_s
             wait_s = max(next(pauses), error.retry_after_s if isinstance(error, ApiError) else 0.0)
-            if not again(error) or loop.time() + wait_s > until:
+            if not again(error) or now + wait_s > until:
                 raise
         await asyncio.sleep(wait_s)
 
