@@ -1,8 +1,8 @@
 """HTTP/1.1 to one server, over connections that stay open: just what an API server speaks, and cheap enough to share its cores.
 
 What others cost: creating Pods on one API server, 64 at once, aiohttp (3.14) spends 1.5 to 1.8 times the processor time of this,
-httpx (0.28) 27 times, because its pool walks through all connections for each request; on two cores that time is the API server's. To
-load aiohttp takes 320 ms, lightkube 230, this 120, of which asyncio is 76. And both hide what we must know: whether a request
+httpx (0.28) 27 times, because its pool walks through all connections for each request; on two cores that time is the API server's.
+To load aiohttp takes 320 ms, lightkube 230, this 120, of which asyncio is 76. And both hide what we must know: whether a request
 that failed can have reached the server. bench/link.py measures this one beside the bare requests.
 
 A response is read whole, or (a watch) as it comes. Nothing is compressed: members of a gzip stream get lost in some readers, and
