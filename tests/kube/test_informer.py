@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kube.conftest import MakePlane
-from tests.kube.wires import Thing, cable_to, connected, ready, until
+from tests.kube.wires import CONFIG_MAPS, Thing, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import Api
 from fairlease.kube.http import BUFFERED_MAX
 from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.kubeconfig import Access
-from fairlease.kube.resource import CONFIG_MAPS, Meta, Resource
+from fairlease.kube.resource import Meta, Resource
 
 pytestmark = pytest.mark.xdist_group("informer")
 
