@@ -315,7 +315,7 @@ def compact(plane: Plane) -> None:
     url = next(each.partition("=")[2] for each in plane.etcd.argv if each.startswith("--listen-client-urls="))
 
     def ask(path: str, body: dict[str, object]) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{url}{path}", json.dumps(body).encode(), timeout=10) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(f"{url}{path}", json.dumps(body).encode(), timeout=10) as answer:  # noqa: S310 - etcd on this machine
             found: dict[str, Any] = json.load(answer)
             return found
 
