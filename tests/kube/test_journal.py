@@ -18,9 +18,9 @@ from tools.controlplane import Plane
 from fairlease.kube.archive import Archive
 from fairlease.kube.connection import Api
 from fairlease.kube.history import HistoryMissing, read_past, read_rows
-from fairlease.kube.journal import BrokenLedger, Journal
+from fairlease.kube.journal import Journal
 from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.kube.shelf import BODY_MAX, Filed, object_of, specs_of_entry
+from fairlease.kube.shelf import BODY_MAX, BrokenLedger, Filed, object_of, specs_of_entry
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot as snapshots
 from fairlease.ledger.audit import scan
@@ -452,6 +452,17 @@ def test_a_ledger_with_a_hole_is_not_decided_upon(plane: Plane) -> None:
         await appended(await Journal.open(api), a_history())
         await api.delete(LEDGER_ENTRIES, "e-000000000002")
         with pytest.raises(BrokenLedger, match="nothing was decided"):
+            await Journal.open(api)
+
+    run(plane, act)
+
+
+def test_an_entry_that_lost_a_part_is_not_decided_upon(plane: Plane) -> None:
+    async def act(api: Api) -> None:
+        await (await Journal.open(api)).append(0, EPOCH, nodes(4_000))
+        part = next(name for name, each in (await filed(api)).items() if each.spec.part)
+        await api.delete(LEDGER_ENTRIES, part)
+        with pytest.raises(BrokenLedger, match="parts, of which"):
             await Journal.open(api)
 
     run(plane, act)

@@ -26,9 +26,9 @@ from fairlease.kube.connection import Api, ApiError, backoff
 from fairlease.kube.http import Unreachable
 from fairlease.kube.resource import LEDGER_ENTRIES
 from fairlease.kube.shelf import (
+    BrokenLedger,
     Filed,
     Shelf,
-    Torn,
     name_of,
     object_of,
     put_parts,
@@ -45,12 +45,10 @@ from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
 if TYPE_CHECKING:
     from fairlease.kube.archive import Archive
 
+__all__ = ["BrokenLedger", "Journal", "Tidied"]
+
 SNAPSHOTS_KEPT = 2
 """The newest snapshot, and the one to fall back on where the newest proves damaged."""
-
-
-class BrokenLedger(Exception):  # noqa: N818 - it says what is wrong
-    """The entries on the server are no chain; nothing may be decided on them."""
 
 
 class Tidied(NamedTuple):
@@ -89,7 +87,7 @@ class Journal:
         """
         try:
             return await cls._read_all(api, archive, writer)
-        except (BrokenLedger, Torn):
+        except BrokenLedger:
             return await cls._read_all(api, archive, writer)
 
     @classmethod
