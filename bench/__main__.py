@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, loop, packing, resolver, restart, swap, trace
+from bench import admission, burst, link, loop, packing, resolver, restart, swap, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
@@ -23,6 +23,7 @@ MODULES = {
     "resolver": resolver,
     "swap": swap,
     "trace": trace,
+    "link": link,
 }
 
 
