@@ -112,6 +112,7 @@ class Reason(enum.Enum):
     SliceLost = "SliceLost", 812, True, "wait: it means to use other GPUs now"
     SliceTaken = "SliceTaken", 813, True, "wait: a run that asked earlier started on its GPUs"
     MoneyBack = "MoneyBack", 814, True, "nothing to change"
+    Nearer = "Nearer", 815, True, "nothing to change"
     Due = "Due", 820, False, "nothing to change"
 
     # What one domain of GPUs answers to a group that looks for room.

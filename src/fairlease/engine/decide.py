@@ -176,6 +176,8 @@ class Engine:
             woken = self._woken()
             if woken.shapes or woken.lines or woken.due:
                 self._try_in_order(woken)
+            if not state.dirty and state.standings.far:
+                reserve.promote(self)
             if not state.dirty:
                 grow.settle(self)
             if not state.dirty:
@@ -351,8 +353,10 @@ class Engine:
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
         if not shape.sample.opportunistic:
-            for order in list(shape.orders):
-                self._reserve(shape.runs[order], refusal.reason)
+            again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
+            for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
+                if order in shape.runs:
+                    self._reserve(shape.runs[order], refusal.reason)
 
     def _reserve(self, run: RunState, reason: Reason) -> None:
         """What the reason for waiting means for the reservation of a run that was not tried itself."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
 
+DEPTH = 64
+"""Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
+
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
 
@@ -78,6 +81,9 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     cut_from = None if notice is None else now + notice
     if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
         cut_from = hold.cut_from
+    if _far(engine, run):
+        _make_far(engine, run, planner, why, cut_from)
+        return True
     found = draft(engine, run, planner, None if cut_from is None else max(now, cut_from))
     if found is None:
         return False
@@ -86,12 +92,11 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         date = now + (notice or engine.state.config.commit_quantum)
     if why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
-    name = split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
         ev.ReservationMade(
             run=run.key,
-            name=name,
+            name=_name(run),
             earliest_start=date,
             basis=found.basis,
             reason=why,
@@ -103,6 +108,69 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         )
     )
     return True
+
+
+def _name(run: RunState) -> str:
+    return split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
+
+
+def _far(engine: Engine, run: RunState) -> bool:
+    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    near = engine.state.standings.near.get(run.spec.resources.gpu_type)
+    if near is None or run.order in near:
+        return False
+    return bool(near.bisect_left(run.order) >= DEPTH)
+
+
+def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
+    """A date without a slice: a turn on the pool after whoever asked just before has one."""
+    state, flavor = engine.state, run.spec.resources.gpu_type
+    near, far = state.standings.near[flavor], state.standings.far.get(flavor)
+    ahead = 0 if far is None else far.bisect_left(run.order)
+    if far is not None and ahead:
+        before = [far.peekitem(ahead - 1)[1]]
+    else:
+        before = list(near.values())
+    last = max(other.hold.earliest_start for other in before if other.hold is not None)
+    gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
+    date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
+    if run.hold is not None and run.hold.state is ReservationState.ACTIVE:  # proved wrong: give it as long again
+        date = max(date, 2 * engine.now - run.hold.made_at)
+    engine.emit(
+        ev.ReservationMade(
+            run=run.key,
+            name=_name(run),
+            earliest_start=date,
+            basis=Reason.Predicted,
+            reason=why,
+            message=f"{format_instant(date)}: {len(near) + ahead} runs that asked earlier come first",
+            domains=(),
+            lien={},
+            envelopes=_payers(planner, run),
+            cut_from=cut_from,
+        )
+    )
+
+
+def _turn(engine: Engine, run: RunState) -> int:
+    """GPU-milliseconds of a run's turn: what is expected of it, or, where funded work is cut, the time for which it is safe."""
+    config, gpus = engine.state.config, run.spec.resources.total_gpus
+    expected = engine.state.expectation(run.spec) if run.hold is None else run.hold.expected
+    return gpus * (expected if config.notice is None else min(expected, config.min_runtime))
+
+
+def promote(engine: Engine) -> None:
+    """Those who asked next get a slice and a lien when somebody with one has started or gone."""
+    standings = engine.state.standings
+    for flavor, far in standings.far.items():
+        while far and len(standings.near.get(flavor, ())) < DEPTH:
+            run = far.peekitem(0)[1]
+            planner = Planner(engine.state, engine.family, run, engine.now)
+            refusal = planner.unfunded()
+            if refusal is not None:
+                settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
+            elif not make(engine, run, planner, Reason.Nearer):
+                settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
 
 
 def _told(basis: Reason, date: int) -> str:

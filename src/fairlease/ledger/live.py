@@ -102,6 +102,24 @@ class Hold:
         self.state, self.reason, self.message = saved
 
 
+class Standings:
+    """Reservations in force by flavor and order of asking: those with a lien, those too far back for one, those without money."""
+
+    __slots__ = ("blocked", "far", "near")
+
+    def __init__(self) -> None:
+        self.near: dict[str, SortedDict[int, RunState]] = {}
+        self.far: dict[str, SortedDict[int, RunState]] = {}
+        self.blocked: dict[str, SortedDict[int, RunState]] = {}
+
+    def of(self, flavor: str, hold: Hold) -> SortedDict[int, RunState]:
+        """Where a reservation stands."""
+        kind = self.blocked if not hold.holds else self.near if hold.lien else self.far
+        if flavor not in kind:
+            kind[flavor] = SortedDict()
+        return kind[flavor]
+
+
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 

@@ -318,3 +318,5 @@ class State(World):
             return
         self.undo.touch(hold)
         hold.state, hold.reason, hold.message = event.state, event.reason, event.message
+        if event.state is ReservationState.BLOCKED:
+            self._stand(run, hold, stands=True)

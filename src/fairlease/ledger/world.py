@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.amount import HOUR
@@ -84,6 +84,7 @@ class World:
         self.queue = Queue()
         self.timers = Timers()
         self.holds: dict[Key, RunState] = {}
+        self.standings = Standings()
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
         self.history: dict[str, tuple[tuple[int, int], ...]] = {}
@@ -303,6 +304,7 @@ class World:
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
         hold.expected = hold.expected or self.expectation(run.spec)
+        self._stand(run, hold, stands=True)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -322,8 +324,19 @@ class World:
     def _lift(self, run: RunState, hold: Hold) -> None:
         """A reservation holds nothing any more: others may use its slots."""
         self._timer(Due.RESERVATION, (run.key,), None)
+        self._stand(run, hold, stands=False)
         for name in hold.lien:
             self._lien(run.key, name, 0)
+
+    def _stand(self, run: RunState, hold: Hold, *, stands: bool) -> None:
+        """A reservation takes its place among those of its flavor, or gives it up."""
+        place = self.standings.of(run.spec.resources.gpu_type, hold)
+        if stands and run.order not in place:
+            place[run.order] = run
+            self.undo.later(place.pop, run.order, None)
+        elif not stands and run.order in place:
+            del place[run.order]
+            self.undo.later(place.__setitem__, run.order, run)
 
     def _lien(self, run: Key, name: str, slots: int) -> None:
         state = self.capacity.nodes.get(name)
