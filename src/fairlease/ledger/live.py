@@ -15,7 +15,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.ledger.event import ReservationMade
+    from fairlease.ledger.event import Foreseen, ReservationMade
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.run import RunSpec
@@ -99,7 +99,7 @@ class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "hold", "key", "leases", "message", "meters", "number",
+        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "number",
         "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
         "started_at", "submitted_at", "tally", "width",
     )  # fmt: skip
@@ -127,6 +127,8 @@ class RunState:
         self.hold: Hold | None = None
         self.reservations = 0
         self.displaced_by: tuple[Key, ...] = ()
+        self.foreseen: tuple[int, Foreseen] | None = None
+        self.foreseen_first: tuple[int, Foreseen] | None = None
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
@@ -168,6 +170,7 @@ class RunState:
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
     "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by",
+    "foreseen", "foreseen_first",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 

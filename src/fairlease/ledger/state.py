@@ -41,7 +41,7 @@ class State(World):
             ev.LeasesClosed: self._leases_closed, ev.RunRequeued: self._run_requeued, ev.RunEnded: self._run_ended,
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
-            ev.ReservationTurned: self._reservation_turned,
+            ev.ReservationTurned: self._reservation_turned, ev.Forecasted: self._forecasted,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -172,6 +172,8 @@ class State(World):
     def _run_requeued(self, event: ev.RunRequeued) -> None:
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
+        if event.reason is Reason.Fail:
+            self._remember(run)
         self.undo.touch(run)
         run.attempt += 1
         run.failures += event.reason is Reason.Fail
@@ -282,3 +284,11 @@ class State(World):
             return
         self.undo.touch(hold)
         hold.state, hold.reason, hold.message = event.state, event.reason, event.message
+
+    def _forecasted(self, event: ev.Forecasted) -> None:
+        for foreseen in event.runs:
+            run = self.runs[foreseen.run]
+            self.undo.touch(run)
+            run.foreseen = (self.at, foreseen)
+            if run.foreseen_first is None:
+                run.foreseen_first = run.foreseen

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
+from fairlease.ledger.durations import Durations, kinds
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
+from fairlease.ledger.waits import Waits
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
-
-REMEMBERED_RUNS = 32
-"""Runs of each owner whose duration is remembered, for predictions."""
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -77,7 +76,8 @@ class World:
         self.holds: dict[Key, RunState] = {}
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
-        self.history: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.durations = Durations()
+        self.waits = Waits()
         self.dirty = Dirty()
         self.orders = 0
         self.serial = 0
@@ -306,6 +306,8 @@ class World:
         run.started_at = self.at
         if run.first_started_at is None:
             run.first_started_at = self.at
+        self.waits.started(self.undo, run, self.at)
+        run.foreseen = run.foreseen_first = None
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
@@ -391,10 +393,10 @@ class World:
         meter.change(gpus, self.at)
 
     def _remember(self, run: RunState) -> None:
-        """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""
+        """How long an attempt ran that came to its own end."""
         if run.started_at is not None:
-            past = (*self.history.get(run.spec.owner, ()), (run.spec.resources.total_gpus, self.at - run.started_at))
-            self.undo.put(self.history, run.spec.owner, past[-REMEMBERED_RUNS:])
+            spec = run.spec
+            self.durations.learn(self.undo, kinds(spec.owner, run.by, spec.resources.total_gpus), self.at - run.started_at)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)
