@@ -288,7 +288,7 @@ class Engine:
 
     def _resolve(self, run: RunState, width: int) -> Resolution | None:
         """Whose work gives way so that a run starts, or starts wider; funded work does only where a reservation is due."""
-        due = width == 0 and run.hold is not None and run.hold.state is ReservationState.ACTIVE
+        due = width == 0 and reserve.may_cut(run, self.now)
         if run.spec.opportunistic or not (due or self.state.opportunistic or self.state.overdrawn):
             return None
         return resolve(self.state, self.family, run, self.now, width, due=due, beacon=self.beacon)

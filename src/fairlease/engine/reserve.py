@@ -75,10 +75,10 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     Who is cut for it has its notice from the first date on; a move does not begin it again.
     """
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
-    cut_at = None if notice is None else now + notice
-    if notice is not None and hold is not None and hold.holds:
-        cut_at = max(now, min(hold.earliest_start, hold.made_at + notice))
-    found = draft(engine, run, planner, cut_at)
+    cut_from = None if notice is None else now + notice
+    if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
+        cut_from = hold.cut_from
+    found = draft(engine, run, planner, None if cut_from is None else max(now, cut_from))
     if found is None:
         return False
     date = found.date
@@ -99,6 +99,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
             envelopes=_payers(found.planner, run),
+            cut_from=cut_from,
         )
     )
     return True
@@ -124,6 +125,13 @@ def settle(engine: Engine, run: RunState, state: ReservationState, reason: Reaso
     """The reservation in force, if there is one, turns."""
     if run.hold is not None and run.hold.state is not state:
         engine.emit(ev.ReservationTurned(run=run.key, state=state, reason=reason, message=message))
+
+
+def may_cut(run: RunState, now: int) -> bool:
+    """Whether funded work has to give way to a run: its reservation is due, and others have had their notice."""
+    hold = run.hold
+    due = hold is not None and hold.state is ReservationState.ACTIVE
+    return due and hold is not None and hold.cut_from is not None and hold.cut_from <= now
 
 
 def await_money(engine: Engine, run: RunState, cause: Reason) -> None:

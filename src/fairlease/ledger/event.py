@@ -203,7 +203,8 @@ class OutcomeRecorded(Event, frozen=True, kw_only=True):
 class ReservationMade(Event, frozen=True, kw_only=True):
     """A run that must wait has a date, and a lien on the slots it means to use (as bits by node) until then.
 
-    One that supersedes another is a move, and `reason` says why. `basis` says what the date rests on.
+    One that supersedes another is a move, and `reason` says why. `basis` says what the date rests on. From `cut_from` on funded
+    work may have to give way to it (None: never): others have had their notice then, and a move does not begin it again.
     """
 
     run: Key
@@ -215,6 +216,7 @@ class ReservationMade(Event, frozen=True, kw_only=True):
     domains: tuple[str, ...]
     lien: dict[str, int]
     envelopes: tuple[str, ...]
+    cut_from: int | None = None
 
 
 class ReservationTurned(Event, frozen=True, kw_only=True):

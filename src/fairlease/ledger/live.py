@@ -66,7 +66,7 @@ class Hold:
     """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then."""
 
     __slots__ = (
-        "basis", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
+        "basis", "cut_from", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
     )  # fmt: skip
 
     def __init__(self, made: ReservationMade, at: int) -> None:
@@ -78,6 +78,7 @@ class Hold:
         self.domains = made.domains
         self.lien = made.lien
         self.envelopes = made.envelopes
+        self.cut_from = made.cut_from
         self.made_at = at
         self.state = ReservationState.PENDING
 

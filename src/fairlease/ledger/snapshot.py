@@ -267,6 +267,7 @@ def _freeze_hold(run: RunState) -> FrozenHold | None:
         domains=hold.domains,
         lien=hold.lien,
         envelopes=hold.envelopes,
+        cut_from=hold.cut_from,
     )
     return FrozenHold(made=made, made_at=hold.made_at, state=hold.state)
 
