@@ -87,6 +87,12 @@ class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
 
+class Forecast(Command, frozen=True):
+    """Say when runs that wait will start (those named, or all), and write down what is new of it."""
+
+    runs: tuple[Key, ...] = ()
+
+
 AnyCommand = (
     Configure
     | SetNode
@@ -99,4 +105,5 @@ AnyCommand = (
     | WorkEnded
     | PodFailed
     | TimePassed
+    | Forecast
 )

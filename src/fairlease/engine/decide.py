@@ -17,8 +17,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import lifecycle, reserve, standing
-from fairlease.engine.command import AnyCommand, TimePassed
+from fairlease.engine import forecast, lifecycle, reserve, standing
+from fairlease.engine.command import AnyCommand, Forecast, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.pack import could_fit, need_of
 from fairlease.engine.plan import Planner, bind, least_width
@@ -94,6 +94,12 @@ class Engine:
             self._family = Family(self.state)
         return self._family
 
+    def twin(self) -> Engine:
+        """Another over the same state, for what is thought through while this one decides."""
+        twin = Engine(self.state)
+        twin.now, twin.beacon, twin._family = self.now, self.beacon, self.family
+        return twin
+
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
         self.now = max(now, self.state.at)
@@ -110,6 +116,10 @@ class Engine:
     def _obey(self, command: AnyCommand) -> Refusal | None:
         if isinstance(command, TimePassed):
             self._pass_time()
+            return None
+        if isinstance(command, Forecast):
+            self.settle()
+            forecast.record(self, command.runs)
             return None
         return lifecycle.HANDLERS[type(command)](self, command)
 

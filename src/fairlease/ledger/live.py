@@ -100,8 +100,8 @@ class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "number",
-        "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
+        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "foreseen",
+        "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
         "started_at", "submitted_at", "tally", "width",
     )  # fmt: skip
 

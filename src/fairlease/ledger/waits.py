@@ -5,7 +5,8 @@ not the queue. Five experts blend the two in different shares, in the logarithm 
 off when runs started, so that the spread of a forecast is that of the errors that were made, and the best expert speaks. All
 numbers are integers (thousandths of a natural logarithm), so that what is undone leaves no trace.
 
-Only the forecast that was made when a run began to wait teaches, because that is the one people ask for, and the one that is scored.
+Only the forecast that was made when a run began to wait teaches, because that is the one people ask for and the one that is
+scored.
 """
 
 from __future__ import annotations
