@@ -10,11 +10,20 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, loop, packing, restart, trace
+from bench import admission, burst, forecast, loop, packing, resolver, restart, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
-MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "trace": trace}
+MODULES = {
+    "admission": admission,
+    "packing": packing,
+    "loop": loop,
+    "burst": burst,
+    "restart": restart,
+    "resolver": resolver,
+    "forecast": forecast,
+    "trace": trace,
+}
 
 
 def main() -> int:

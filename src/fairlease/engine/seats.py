@@ -23,6 +23,7 @@ class Seats:
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: Passage | None) -> None:
         self.nodes = state.capacity.nodes
+        self.domains = pool.domains
         self.need = need
         self.mask = mask
         self.rooms: dict[str, int] = {}

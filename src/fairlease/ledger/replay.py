@@ -1,7 +1,7 @@
 """The audit's own fold of the ledger: every event is played again, in the simplest books that can prove the claims.
 
-It shares nothing with the live state. A run is forgotten when it ends and a lease when it closes, so that memory
-follows what is open. After a finding the fold goes on as well as it can, to find what else is wrong.
+It shares nothing with the live state. A run is forgotten when it ends, but for its name, and a lease when it closes, so
+that memory follows what is open. After a finding the fold goes on as well as it can, to find what else is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from fairlease.ledger import admission
 from fairlease.ledger import event as ev
-from fairlease.ledger.admission import exceeded
+from fairlease.ledger.admission import exceeded, within
 from fairlease.ledger.books import (
     BORROWED,
     CLASSES,
@@ -64,7 +64,10 @@ class Replay:
         self._config = Config()
         self._nodes: dict[str, Node] = {}
         self._budgets: dict[str, BudgetSpec] = {}
-        self._runs: dict[str, Run | None] = {}
+        self._runs: dict[str, Run] = {}
+        self._gone_runs: set[str] = (
+            set()
+        )  # apart from those that live: these are few, and stay in the processor's cache
         self._masks: dict[tuple[int, ...], int] = {}
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
@@ -117,7 +120,7 @@ class Replay:
         for cap in spec.aggregate_caps:
             members = [self._account(event.budget, name) for name in cap.envelopes]
             for member in members:
-                member.caps.append((cap, members))
+                member.cap(cap, members)
 
     def _budget_removed(self, event: ev.BudgetRemoved) -> None:
         self._withdraw(event.budget)
@@ -130,12 +133,13 @@ class Replay:
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
-        if event.run in self._runs:
-            self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
-        self._runs[event.run] = Run(event.spec)
+        name = event.run
+        if name in self._gone_runs or name in self._runs:
+            self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
+        self._runs[name] = Run(event.spec)
 
     def _dead(self, name: str, what: str) -> None:
-        why = "has ended" if name in self._runs else "was never submitted"
+        why = "has ended" if name in self._gone_runs else "was never submitted"
         self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
 
     def _ended(self, event: ev.RunEnded) -> None:
@@ -148,7 +152,8 @@ class Replay:
         told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
         if told != run.bill or bill.sponsors or run.sponsors:
             self._compare(name, run, told, bill.sponsors)
-        self._runs[name] = None
+        del self._runs[name]
+        self._gone_runs.add(name)
         return None
 
     def _left_open(self, name: str, run: Run, what: str) -> None:
@@ -192,10 +197,13 @@ class Replay:
         for number, lease in run.leases.items():
             if lease is None or lease[5] is not account or lease[2] == SPARES:
                 continue
-            _, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
+            since, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
             kind = OVERDRAWN if run.overdrawn(account, group) else fund
             if kind != before:
-                run.charge(lease, self.at)
+                spent = gpus * (self.at - since)
+                run.bill[before] += spent
+                if fund == BORROWED:
+                    run.owe(owner, spent)
                 run.leases[number] = (self.at, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
 
     # --- leases ----------------------------------------------------------------------------------------------------
@@ -317,6 +325,8 @@ class Replay:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:
+            if fund == OWNED and within(account, now, quantum, counted):
+                continue
             sentences = exceeded(account, now, quantum, counted)
             if fund == BORROWED:
                 sentences += admission.lent_too_much(account, run.owner, now, quantum, counted)
@@ -361,18 +371,20 @@ class Replay:
             self._close(run, number, lease)
 
     def _close(self, run: Run, number: int, lease: Lease) -> None:
+        since, gpus, kind, fund, _, account, owner, deadline, node, mask, role = lease
+        now, counted = self.at, gpus if run.counted else 0
         run.leases[number] = None
         run.open -= 1
-        run.charge(lease, self.at)
-        _, gpus, _, fund, _, account, _, deadline, node, mask, role = lease
+        run.bill[kind] += gpus * (now - since)
         if role is ACTIVE:
             node.active &= ~mask
         elif role is TENANT:
             node.tenant &= ~mask
         else:
             node.spare &= ~mask
-        counted = gpus if run.counted else 0
-        account.all.change(self.at, -gpus, -counted, deadline)
+        account.all.change(now, -gpus, -counted, deadline)
         if fund == BORROWED:
             run.borrowed -= gpus
-            account.lent.change(self.at, -gpus, -counted, deadline)
+            account.lent.change(now, -gpus, -counted, deadline)
+            if kind != SPARES:
+                run.owe(owner, gpus * (now - since))
