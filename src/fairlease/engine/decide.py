@@ -75,7 +75,8 @@ class Woken(NamedTuple):
 class Engine:
     """The rules, over one state. Between ticks it remembers nothing that the ledger does not tell.
 
-    `beacon` is a public value that nobody here could know beforehand, where a theatre has one: it enters every draw.
+    `beacon` is a public value that nobody here could know beforehand, where a theatre has one: it enters every draw. One that
+    `rehearses` plays what will come, inside a trial that is always undone, and spares itself what only matters where it counts.
     """
 
     def __init__(self, state: State) -> None:
@@ -85,6 +86,7 @@ class Engine:
         self.tries: list[Try] = []
         self.due: list[RunState] = []
         self.beacon = ""
+        self.rehearses = False
         self._family: Family | None = None
 
     @property
@@ -97,7 +99,7 @@ class Engine:
     def twin(self) -> Engine:
         """Another over the same state, for what is thought through while this one decides."""
         twin = Engine(self.state)
-        twin.now, twin.beacon, twin._family = self.now, self.beacon, self.family
+        twin.now, twin.beacon, twin.rehearses, twin._family = self.now, self.beacon, True, self.family
         return twin
 
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
@@ -335,7 +337,7 @@ class Engine:
             self.emit(
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
-        if not shape.sample.opportunistic:
+        if not (shape.sample.opportunistic or self.rehearses):
             for order in list(shape.orders):
                 self._reserve(shape.runs[order], refusal.reason)
 

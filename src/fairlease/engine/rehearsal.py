@@ -16,6 +16,7 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -33,6 +34,9 @@ CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
 number of steps depends on the distance looked at, and no more on how much runs."""
 _GRID_BITS = 5
+
+HOLDS_MAX = 16
+"""Reservations that are played with all that follows from them."""
 
 
 class Start(NamedTuple):
@@ -66,6 +70,7 @@ class Rehearsal:
         self._waiting = {run for run in wanted if self.state.runs[run].reason.transient}
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
+        self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
         """Until all that are wanted have started, or nothing more happens, or it is far enough."""
@@ -76,10 +81,12 @@ class Rehearsal:
             crowd = len(running) > CROWD
             self._ends = [self._end_of(run, crowd=crowd) for run in running]
             heapify(self._ends)
+            self._simplify()
             while self._waiting and self.steps < STEPS_MAX and self._step(crowd=crowd):
                 self.steps += 1
         finally:
             state.rollback(mark)
+        self._keep_promises()
         return self.starts
 
     def _step(self, *, crowd: bool) -> bool:
@@ -109,6 +116,24 @@ class Rehearsal:
             if hold is not None:
                 found[Key(subject[0])] = Reason.Window if hold.basis is Reason.WindowClosed else hold.basis
         return found
+
+    def _simplify(self) -> None:
+        """Play only the first reservations with their liens and cuts, which are dear to think through.
+
+        The others are in the queue like everybody; if the notice is over before their turn comes, that is when they start.
+        """
+        held = sorted(self.state.holds.values(), key=lambda run: (_date(run), run.order))
+        for run in held[HOLDS_MAX:]:
+            if run.hold is not None and run.hold.cut_from is not None:
+                self._promised[run.key] = max(self.now, _date(run))
+            dropped = ev.ReservationTurned(run=run.key, state=ReservationState.CANCELED, reason=Reason.Notice)
+            self.state.apply(self.now, dropped)
+
+    def _keep_promises(self) -> None:
+        for run, date in self._promised.items():
+            start = self.starts.get(run)
+            if run in self._waiting or (start is not None and start.at > date):
+                self.starts[run] = Start(date, Reason.Notice, None, date, date)
 
     def _due(self, now: int) -> list[WorkEnded]:
         found = []
@@ -152,3 +177,8 @@ class Rehearsal:
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
         return Start(at, source, after, at, at)
+
+
+def _date(run: RunState) -> int:
+    assert run.hold is not None, "asked of runs with a reservation in force"
+    return run.hold.earliest_start

@@ -14,7 +14,7 @@ from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.model.amount import format_instant
+from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
+
+
+FAR = 365 * DAY
+"""When a reservation falls due again that cannot be served in a rehearsal: not in it."""
 
 
 class Draft(NamedTuple):
@@ -74,6 +78,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
 
     Who is cut for it has its notice from the first date on; a move does not begin it again.
     """
+    if engine.rehearses:
+        return _sketch(engine, run, why)
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
     cut_from = None if notice is None else now + notice
     if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
@@ -102,6 +108,30 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             cut_from=cut_from,
         )
     )
+    return True
+
+
+def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
+    """In a rehearsal a reservation keeps the slots it means to use, and nobody gets a new one: to look for slots is what costs.
+
+    One that was due and not served is tried again after another notice.
+    """
+    hold, notice = run.hold, engine.state.config.notice
+    if hold is not None and why is Reason.NotServed:
+        engine.emit(
+            ev.ReservationMade(
+                run=run.key,
+                name=hold.name,
+                earliest_start=engine.now + (FAR if notice is None else max(notice, MINUTE)),
+                basis=hold.basis,
+                reason=why,
+                message="",
+                domains=hold.domains,
+                lien=hold.lien,
+                envelopes=hold.envelopes,
+                cut_from=hold.cut_from,
+            )
+        )
     return True
 
 
