@@ -256,7 +256,9 @@ class Engine:
         """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
         shapes, lines, refused = self.state.queue.shapes, woken.lines, set[bytes]()
         heap = [(shape.orders[0], shape.key, FIRST) for shape in woken.shapes]
-        heap += [(order, shape.key, number) for number, line in enumerate(lines) for order, shape in line.items()[:1]]
+        for number, line in enumerate(lines):
+            order, shape = line.peekitem(0)
+            heap.append((order, shape.key, number))
         heap += [(run.order, run.shape, EXACT) for run in woken.due]
         heapify(heap)
         while heap:
@@ -272,8 +274,10 @@ class Engine:
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
-                after = lines[number].bisect_right(order)
-                for place, following in lines[number].items()[after : after + 1]:
+                line = lines[number]
+                after = line.bisect_right(order)
+                if after < len(line):
+                    place, following = line.peekitem(after)
                     heappush(heap, (place, following.key, number))
 
     def _start(self, run: RunState) -> Refusal | None:

@@ -178,8 +178,9 @@ _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
 def shape_of(spec: RunSpec) -> bytes:
     """What cover and pack see of a run: two of one shape get the same answer."""
-    bare = msgspec.structs.replace(spec, template=None, command=(), env={}, workdir=None)
-    return _encode(bare)
+    if spec.command or spec.template is not None or spec.env or spec.workdir is not None:
+        spec = msgspec.structs.replace(spec, template=None, command=(), env={}, workdir=None)
+    return _encode(spec)
 
 
 def footprint_of(spec: RunSpec) -> Footprint:
@@ -193,18 +194,18 @@ def footprint_of(spec: RunSpec) -> Footprint:
 class Shape:
     """Waiting runs that are alike in everything a decision looks at; `orders` are their places in the order of asking.
 
-    `place` is where the shape itself stands in its line, if it waits for room. (Most shapes live for one tick and hold one run, for
-    which a sorted dictionary would be dear.)
+    `place` is where the shape itself stands in its line, if it waits for room; `other`: it waits for something else. (Most shapes
+    live for one tick and hold one run, for which a sorted dictionary would be dear.)
     """
 
-    __slots__ = ("footprint", "key", "orders", "place", "reason", "runs", "sample", "signature")
+    __slots__ = ("key", "orders", "other", "place", "reason", "runs", "sample", "signature")
 
     def __init__(self, key: bytes, sample: RunState) -> None:
         self.key = key
         self.sample = sample.spec
         self.signature = sample.signature
-        self.footprint = footprint_of(sample.spec)
         self.place: int | None = None
+        self.other = False
         self.runs: dict[int, RunState] = {}
         self.orders: list[int] = []
         self.reason = Reason.Submitted
@@ -250,23 +251,32 @@ class Queue:
     def _align(self, shape: Shape) -> None:
         """Put a shape where it belongs: if it waits for room, into the line of its footprint, by its first run."""
         first = shape.orders[0] if shape.reason in _FOR_ROOM and shape.orders else None
-        others = self.others.setdefault(shape.signature, {})
-        if shape.orders and first is None:
-            others[shape.key] = shape
-        else:
-            others.pop(shape.key, None)
-        if not others:
-            del self.others[shape.signature]
+        other = first is None and bool(shape.orders)
+        if other != shape.other:
+            self._sort_out(shape, other=other)
         if first != shape.place:
             self._move(shape, first)
 
+    def _sort_out(self, shape: Shape, *, other: bool) -> None:
+        shape.other = other
+        if other:
+            self.others.setdefault(shape.signature, {})[shape.key] = shape
+            return
+        others = self.others[shape.signature]
+        del others[shape.key]
+        if not others:
+            del self.others[shape.signature]
+
     def _move(self, shape: Shape, first: int | None) -> None:
         lines = self.lines.setdefault(shape.sample.resources.gpu_type, {})
-        line = lines.setdefault(shape.footprint, SortedDict())
+        footprint = footprint_of(shape.sample)
+        line = lines.get(footprint)
+        if line is None:
+            line = lines[footprint] = SortedDict()
         if shape.place is not None:
             del line[shape.place]
         if first is not None:
             line[first] = shape
         elif not line:
-            del lines[shape.footprint]
+            del lines[footprint]
         shape.place = first

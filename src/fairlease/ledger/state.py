@@ -219,8 +219,7 @@ class State(World):
         run.number = event.cells[-1].number + 1
         self._set("serial", self.serial + len(opened))
         self._set("open_leases", self.open_leases + len(opened))
-        for lease in opened:
-            self.undo.put(run.leases, lease.name, lease)
+        self.undo.put_all(run.leases, {lease.name: lease for lease in opened})
         self._occupy(opened, held=True)
         for account in self._book(run, opened, sign=1):
             self.retime(account)
@@ -229,7 +228,7 @@ class State(World):
         run = self.runs[event.run]
         self.undo.touch(run)
         names = event.names or tuple(run.leases)
-        closed = [self.undo.pop(run.leases, name) for name in names]
+        closed = tuple(self.undo.pop_all(run.leases, names).values())
         self._set("open_leases", self.open_leases - len(closed))
         self._occupy(closed, held=False)
         for account in self._book(run, closed, sign=-1):

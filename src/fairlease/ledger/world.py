@@ -6,10 +6,11 @@ which event uses which; nobody else changes anything here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
+from fairlease.ledger.capacity import Capacity, NodeState, bar
 from fairlease.ledger.durations import Durations, kinds
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
@@ -23,7 +24,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
@@ -53,6 +54,8 @@ class Dirty:
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
+        if not self:  # as between two ticks
+            return twin
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
         twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
@@ -160,9 +163,11 @@ class World:
         )
 
     def _timer(self, due: Due, subject: tuple[str, ...], when: int | None) -> None:
-        before = self.timers.set((due, subject), when)
+        timer = (due, subject)
+        before = self.timers.times.get(timer)
         if before != when:
-            self.undo.later(self.timers.set, (due, subject), before)
+            self.timers.set(timer, when)
+            self.undo.later(self.timers.set, timer, before)
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -178,7 +183,9 @@ class World:
         """The aggregate caps that count an envelope."""
         budget, name = account.id
         spec = self.budgets.get(Key(budget))
-        return [] if spec is None else [cap for cap in spec.aggregate_caps if name in cap.envelopes]
+        if spec is None or not spec.aggregate_caps:
+            return []
+        return [cap for cap in spec.aggregate_caps if name in cap.envelopes]
 
     def _refit(self, account: Account, envelope: Envelope | None, owner: str) -> None:
         """Put an envelope's new terms on its books; what was spent and promised stays as it is."""
@@ -189,10 +196,7 @@ class World:
 
     def retime(self, account: Account, *, afresh: bool = False) -> None:
         """Set the timers of an envelope and of the caps over it, after a change of its terms (`afresh`) or of its use."""
-        envelope = account.envelope
-        edges = () if envelope is None else (envelope.start, envelope.end)
-        coming = [edge for edge in edges if edge is not None and edge > self.at]
-        self._retime(Due.WINDOW, account.id, min(coming, default=None), afresh=afresh)
+        self._retime(Due.WINDOW, account.id, account.next_edge(self.at), afresh=afresh)
         self._retime(Due.EXHAUSTED, account.id, account.exhausts_at(self.at), afresh=afresh)
         for cap in self.caps_over(account):
             self._retime_cap(Key(account.id[0]), cap, afresh=afresh)
@@ -209,13 +213,15 @@ class World:
     def _retime(self, due: Due, subject: tuple[str, ...], when: int | None, *, afresh: bool) -> None:
         """Move a timer; one that is due and was not heard yet stays, whatever else happens at that instant."""
         before = self.timers.times.get((due, subject))
-        if afresh or before is None or before > self.at:
+        if before != when and (afresh or before is None or before > self.at):
             self._timer(due, subject, when)
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
     def upstream(self, run: RunState) -> list[Key]:
         """The runs it follows that have not ended yet (or do not exist yet)."""
+        if not run.spec.follow.after:
+            return []
         namespace, _ = split(run.key)
         wanted = [key(name, namespace) for name in run.spec.follow.after]
         return [each for each in wanted if self.ended.get(each) != Phase.COMPLETED.value]
@@ -315,25 +321,14 @@ class World:
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
-    def _occupy(self, leases: Iterable[Lease], *, held: bool) -> None:
-        """Take the slots of leases, or give them back; each node is looked at once."""
-        by_node: dict[str, list[Lease]] = {}
-        for lease in leases:
-            by_node.setdefault(lease.node, []).append(lease)
-        for name, here in by_node.items():
-            state = self.capacity.nodes[name]
-            free = state.free
-            for lease in here:
-                bits = bits_of(lease.slots)
-                assert free & bits == (bits if held else 0), "a slot is held by one lease at a time"
-                free ^= bits
-                if held:
-                    self.undo.put(state.leases, lease.serial, lease)
-                else:
-                    self.undo.pop(state.leases, lease.serial)
-            self._slots(state, free, state.barred)
-            if not held:
-                self.dirty.flavors.add(self.capacity.flavor(state.node))
+    def _occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
+        """Take the slots of leases, or give them back."""
+        capacity = self.capacity
+        capacity.occupy(leases, held=held)
+        self.undo.later(partial(capacity.occupy, leases, held=not held))
+        if not held:
+            nodes, flavor = capacity.nodes, capacity.labels.flavor
+            self.dirty.flavors.update([nodes[lease.node].node.labels.get(flavor, "") for lease in leases])
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
@@ -341,22 +336,21 @@ class World:
         Leases of one payer that are alike in role and cover are summed up first, so that a large gang costs little more than a pod.
         """
         alike: dict[tuple[int, bool, bool], list[Lease]] = {}
+        owing = run.overdrawn
         for lease in leases:
-            overdrawn = bool(run.overdrawn) and run.unit(lease) in run.overdrawn
+            overdrawn = run.unit(lease) in owing if owing else False
             alike.setdefault((id(lease.payer), lease.role is Role.SPARE, overdrawn), []).append(lease)
         touched: dict[AccountId, Account] = {}
         for (_, _, overdrawn), group in alike.items():
             sample = group[0]
             account = self.account(sample.payer.budget, sample.payer.envelope)
             touched[account.id] = account
-            for part in (account, account.usage, account.promise):
-                self.undo.touch(part)
-            for lease in group:
-                if sign > 0:
-                    self.undo.put(account.open, lease.serial, lease)
-                else:
-                    self.undo.pop(account.open, lease.serial)
-            gpus = sign * sum(len(lease.slots) for lease in group)
+            self.undo.touch(account)
+            if sign > 0:
+                self.undo.put_all(account.open, {lease.serial: lease for lease in group})
+            else:
+                self.undo.pop_all(account.open, [lease.serial for lease in group])
+            gpus = sign * sum([len(lease.slots) for lease in group])
             account.usage.change(gpus, self.at)
             account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
@@ -371,17 +365,17 @@ class World:
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
-        fund = lease.payer.fund.value
+        fund = lease.payer.fund
         if lease.role is Role.SPARE:
             account.gpus["spare"] += gpus
             run.spare_gpus += gpus
             self._meter(run.meters, "spares", gpus)
             return
-        kind = "overdrawn" if overdrawn else fund
+        kind = "overdrawn" if overdrawn else fund.value
         account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
         run.width += gpus
         self._meter(run.meters, kind, gpus)
-        if fund == Fund.BORROWED.value:
+        if fund is Fund.BORROWED:
             self._meter(run.sponsors, lease.payer.owner, gpus)
 
     def _meter(self, meters: dict[str, Meter], name: str, gpus: int) -> None:
@@ -389,7 +383,8 @@ class World:
         if meter is None:
             meter = Meter()
             self.undo.put(meters, name, meter)
-        self.undo.touch(meter)
+        else:
+            self.undo.touch(meter)
         meter.change(gpus, self.at)
 
     def _remember(self, run: RunState) -> None:
