@@ -1,7 +1,7 @@
 """Forecasts of all who wait: one rehearsal of the engine, however many there are, and what it costs as more is open.
 
-A cluster is full; `pending` runs wait for room, half of them in shapes of their own. The cost of one round is measured with few and with
-many leases open: it must not grow faster than pending × log(open).
+A cluster is full; `pending` runs wait for room, half of them in shapes of their own. The cost of one round is measured with few
+and with many leases open: it must not grow faster than pending × log(open).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def full(leases: int, pending: int) -> Scheduler:
     for _ in range(500):
         at += MINUTE
         scheduler.tick(at, asked(number, request(dice.randrange(BUDGETS), 8)))
-        scheduler.tick(at + dice.randrange(5 * MINUTE, 30 * HOUR) % MINUTE, cmd.WorkEnded(asked(number, request(0, 8)).run, 1, 0))
+        scheduler.tick(
+            at + dice.randrange(5 * MINUTE, 30 * HOUR) % MINUTE, cmd.WorkEnded(asked(number, request(0, 8)).run, 1, 0)
+        )
         number += 1
     while scheduler.state.open_leases < leases:
         gpus = min(dice.choice(SIZES), 8 * (leases - scheduler.state.open_leases))
@@ -41,7 +43,9 @@ def full(leases: int, pending: int) -> Scheduler:
     at += HOUR
     for place in range(pending):
         limit = 24 * HOUR + place * MINUTE if place % 2 else None
-        scheduler.tick(at + place, asked(number + place, request(dice.randrange(BUDGETS), dice.choice(SIZES), limit=limit)))
+        scheduler.tick(
+            at + place, asked(number + place, request(dice.randrange(BUDGETS), dice.choice(SIZES), limit=limit))
+        )
     return scheduler
 
 

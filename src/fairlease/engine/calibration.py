@@ -104,7 +104,7 @@ def figures(samples: Sequence[Sample]) -> dict[str, Any]:
     count = len(samples)
     if not count:
         return {"forecasts": 0}
-    told = {
+    told: dict[str, Any] = {
         "forecasts": count,
         "insideP10P90": round(sum(each.p10 <= each.started <= each.p90 for each in samples) / count, 4),
         "beforeP50": round(sum(each.started <= each.p50 for each in samples) / count, 4),

@@ -64,7 +64,8 @@ class Decision(NamedTuple):
 
 class Woken(NamedTuple):
     """What to try again: shapes to be looked at in any case, lines to be looked at while there is room for their footprint, and
-    runs whose reservations fell due or lost a node."""
+    runs whose reservations fell due or lost a node.
+    """
 
     shapes: list[Shape]
     lines: list[SortedDict[int, Shape]]

@@ -71,7 +71,11 @@ def confidence(state: State) -> int | None:
 def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
     """Forecast the runs named, or all that wait, and write down what was not known yet."""
     state = engine.state
-    wanted = [run for run in runs if run in state.runs and state.runs[run].phase is Phase.PENDING] if runs else waiting(state)
+    wanted = (
+        [run for run in runs if run in state.runs and state.runs[run].phase is Phase.PENDING]
+        if runs
+        else waiting(state)
+    )
     if not wanted:
         return
     found = outlooks(engine, wanted)
@@ -160,7 +164,9 @@ def _why(run: RunState, found: Outlook, now: int) -> str:
     start = found.start
     ahead = {
         Reason.Predicted: f"when {short(start.after)} has ended" if start.after else "when enough work has ended",
-        Reason.HardFacts: f"when {short(start.after)} reaches its limit" if start.after else "at a date that is certain",
+        Reason.HardFacts: f"when {short(start.after)} reaches its limit"
+        if start.after
+        else "at a date that is certain",
         Reason.Notice: "when the notice is over, and others give way",
         Reason.Window: "when its money's window opens",
     }[start.source]

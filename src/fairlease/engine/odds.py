@@ -16,7 +16,7 @@ from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.resolve import Bench
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Sortition
-from fairlease.engine.victims import free_riders, spares, whole, widths_of
+from fairlease.engine.victims import free_riders, funded, spares, whole, widths_of
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -55,9 +55,12 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     planner = Planner(engine.state, engine.family, claim, when)
     if planner.pool is None:
         return None
-    seats = Seats(engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way)
+    seats = Seats(
+        engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way
+    )
     bench = Bench(engine.state, seats)
-    for victim in (*free_riders(engine.state, claim), *spares(engine.state, claim), *widths_of(engine.state, claim)):
+    standing = funded(engine.state, claim)
+    for victim in (*free_riders(engine.state, claim), *spares(standing), *widths_of(standing)):
         if seats.fits():
             break
         bench.take(victim)
@@ -65,7 +68,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     if seats.fits():
         counted.leaf(1.0)
         return Odds(when, counted.chances, 0)
-    tokens = Sortition(engine.state, claim, when, "", seats).tokens
+    tokens = Sortition(engine.state, claim, standing, when, "", seats).tokens
     try:
         counted.walk(1.0, _by_owner(tokens))
     except TooMany:

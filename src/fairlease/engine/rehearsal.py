@@ -92,7 +92,9 @@ class Rehearsal:
     def _step(self, *, crowd: bool) -> bool:
         """The next instant at which something happens; False where nothing more does."""
         timer = self.state.timers.next()
-        now = min(self._ends[0][0] if self._ends else HORIZON + self.now, HORIZON + self.now if timer is None else timer)
+        now = min(
+            self._ends[0][0] if self._ends else HORIZON + self.now, HORIZON + self.now if timer is None else timer
+        )
         if now >= HORIZON + self.now:
             return False
         ended = self._due(now)

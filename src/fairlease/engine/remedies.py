@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.pack import need_of
+from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.resolve import resolve
+from fairlease.engine.seats import Seats
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
@@ -50,10 +53,17 @@ class Remedies:
         engine, spec = self._engine, run.spec
         place = ",".join(f"{name}={value}" for name, value in sorted(spec.locality.location.items()))
         scope = spec.resources.gpu_type + (f" in {place}" if place else "")
-        found = resolve(engine.state, engine.family, run, when, 0, due=True, beacon=engine.beacon)
-        if found is None:
-            return Lack(spec.resources.total_gpus, scope, ("wait: no cut that is allowed would make room",))
-        return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
+        may_cut = run.hold is not None and run.hold.cut_from is not None
+        found = resolve(engine.state, engine.family, run, when, 0, due=may_cut, beacon=engine.beacon)
+        if found is not None:
+            return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
+        planner = Planner(engine.state, engine.family, run, when)
+        if planner.pool is None:
+            return Lack(spec.resources.total_gpus, scope)
+        need = need_of(spec, least_width(spec))
+        seats = Seats(engine.state, planner.pool, planner.reach(), need, planner.way)
+        short = sum(gpus for _, gpus in seats.deficits())
+        return Lack(short, scope, ("wait: no cut that is allowed would make room",) if short else ())
 
 
 def _told(found: Resolution) -> list[str]:

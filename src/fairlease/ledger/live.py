@@ -101,8 +101,9 @@ class RunState:
 
     __slots__ = (
         "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "foreseen",
-        "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
-        "started_at", "submitted_at", "tally", "width",
+        "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase",
+        "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "started_at", "submitted_at",
+        "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -223,6 +224,10 @@ class Queue:
         self.others: dict[Signature, dict[bytes, Shape]] = {}
         self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self.shapes) or any(self.following.values())
 
     def add(self, run: RunState, order: int) -> None:
         """A run begins to wait in its place; a trial that is undone may find the run already in another."""

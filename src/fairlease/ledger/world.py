@@ -391,7 +391,9 @@ class World:
         """How long an attempt ran that came to its own end."""
         if run.started_at is not None:
             spec = run.spec
-            self.durations.learn(self.undo, kinds(spec.owner, run.by, spec.resources.total_gpus), self.at - run.started_at)
+            self.durations.learn(
+                self.undo, kinds(spec.owner, run.by, spec.resources.total_gpus), self.at - run.started_at
+            )
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)

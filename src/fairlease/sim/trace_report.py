@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairlease.model.amount import HOUR, MINUTE, SECOND, format_instant
 from fairlease.engine.calibration import calibrate
+from fairlease.model.amount import HOUR, MINUTE, SECOND, format_instant
 from fairlease.sim.trace import LARGE_GPUS
 
 if TYPE_CHECKING:
