@@ -155,7 +155,7 @@ def test_a_run_without_money_is_foreseen_where_money_comes_free() -> None:
 def test_with_notice_it_says_what_is_missing_and_what_could_give_way() -> None:
     world = crowded(notice=15 * MINUTE)
     row = told(world)["first"]
-    assert row.deficit_gpus == 8  # noqa: PLR2004 - both nodes are full
+    assert row.deficit_gpus == 8
     assert row.scope == "H100"
     assert any("by lot" in remedy for remedy in row.remedies)
 
@@ -192,13 +192,13 @@ def test_forecasts_of_a_steady_queue_become_calibrated() -> None:
         world.submit(f"r{number}", run(dice.choice("ab"), 8, 8))
         world.tick(cmd.Forecast((key(f"r{number}"),)))
         _begun(world, ends, lengths)
-        while len(world.scheduler.state.runs) > 3:  # noqa: PLR2004 - a queue of two behind the one that runs
+        while len(world.scheduler.state.runs) > 3:
             _finish(world, ends, lengths)
         world.now += MINUTE
     for entry in world.store.entries():
         fold.take(entry.at, entry.events)
     found = calibrate(fold.samples[50:])
-    assert found["forecasts"] > 150  # noqa: PLR2004 - most had to wait
+    assert found["forecasts"] > 150
     assert 0.7 < found["insideP10P90"] < 0.9
     assert 0.38 < found["beforeP50"] < 0.62
 
@@ -245,7 +245,7 @@ def test_odds_by_draws_say_how_many_and_come_near_what_is_exact() -> None:
     before = snapshot.freeze(world.scheduler.state)
     found = odds(engine, world.run("claim"))
     assert found is not None
-    assert found.draws == 1000  # noqa: PLR2004 - as documented
+    assert found.draws == 1000
     assert sum(found.chances.values()) == pytest.approx(4)
     assert all(abs(chance - 1 / 3) < 0.06 for chance in found.chances.values())
     assert snapshot.freeze(world.scheduler.state) == before
@@ -269,11 +269,11 @@ def test_what_starts_teach_in_a_trial_is_forgotten_with_it(
     undo, waits = UndoLog(), Waits()
     filler = Scored((0,) * 5, (1,) * 5, inside=False, before_p50=False, before_p90=False, error=0, baseline_error=0)
     for row in [filler] * before + past:
-        waits._learn(undo, row)  # noqa: SLF001 - what `started` calls, with any row
+        waits._learn(undo, row)
     kept = waits.freeze(), [list(each) for each in waits.errors], list(waits.losses)
     mark = undo.mark()
     for row in trial:
-        waits._learn(undo, row)  # noqa: SLF001 - as above
+        waits._learn(undo, row)
     undo.rollback(mark)
     assert (waits.freeze(), waits.errors, waits.losses) == kept
     thawed = Waits()
