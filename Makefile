@@ -6,15 +6,24 @@ READY  := .venv/ready
 CODE    = $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fix bench clean
+.PHONY: help demo cluster cluster-down controlplane test check fix bench clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(READY) ## show what Fairlease does, on this machine, in a minute
 	@$(BIN)/python tools/demo.py
 
-test: check ## check, then run every test on all cores
+cluster: $(READY) ## a Kubernetes API server with fake GPU nodes, in the background (needs Go, or KUBEBUILDER_ASSETS)
+	@$(BIN)/python -m tools.controlplane up
+
+cluster-down: $(READY) ## stop it
+	@$(BIN)/python -m tools.controlplane down
+
+controlplane: $(READY) ## build what the cluster and the tests on Kubernetes run, once
+	@$(BIN)/python -m tools.controlplane build
+
+test: check controlplane ## check, then run every test on all cores
 	$(BIN)/pytest -n auto
 
 check: $(READY) ## read only: lint, format, types, layers, generated files

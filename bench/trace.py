@@ -20,7 +20,7 @@ from fairlease.scheduler import calm_collector
 from fairlease.sim.trace import Asker, Limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
-from fairlease.sim.trace_play import Stage, TracePlay
+from fairlease.sim.trace_play import POLICY, Stage, TracePlay
 from fairlease.sim.trace_report import LARGE, View, report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,7 +97,7 @@ def run(*, quick: bool = False) -> dict[str, Figures]:
     found: Figures = {}
     for name, which in REPLAYS.items():
         progress(f"trace: {name}")
-        found[name] = figures(*replay(which, Config(), jobs=QUICK_JOBS if quick else None))
+        found[name] = figures(*replay(which, POLICY, jobs=QUICK_JOBS if quick else None))
     whole = found["philly"]
     return {
         "trace": {

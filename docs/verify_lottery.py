@@ -109,7 +109,10 @@ def outcomes_of(document):
     found = []
     for each in document:
         name = each.get("name") or each.get("metadata", {}).get("name", "outcome")
-        found.append((name, each["spec"]))
+        spec = each["spec"]
+        if not isinstance(spec, dict) or "actions" not in spec or "previous" not in spec:
+            raise ValueError(f"{name} has no spec of an outcome")
+        found.append((name, spec))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code: the command line and the metrics. `--check` only compares.
+"""Write what follows from the code: reference pages, and what Kubernetes is told. `--check` only compares.
 
 They are committed, so that they can be read without running anything; `make check` fails where they are no longer true.
 """
@@ -6,7 +6,7 @@ They are committed, so that they can be read without running anything; `make che
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ import click
 from fairlease.cli.failure import EXIT_CODES
 from fairlease.cli.main import SECTIONS, cli
 from fairlease.cli.verb import Verb, VerbGroup, place_options
+from fairlease.kube.manifests import files
 from fairlease.local.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,10 +107,23 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
+def _left_over(made: Iterable[str]) -> Iterator[str]:
+    """Files in generated folders that the code no longer makes."""
+    for folder in ("crd", "policy", "rbac"):
+        for path in sorted((ROOT / "config" / folder).glob("*.yaml")):
+            name = path.relative_to(ROOT).as_posix()
+            if name not in made:
+                yield name
+
+
 def main(args: list[str]) -> int:
-    stale = []
-    for name, make in PAGES.items():
-        path, text = ROOT / name, make()
+    made = {name: make() for name, make in PAGES.items()} | {f"config/{name}": text for name, text in files()}
+    stale = list(_left_over(made))
+    for name in stale if "--check" not in args else ():
+        (ROOT / name).unlink()
+        print(f"removed {name}")
+    for name, text in made.items():
+        path = ROOT / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         stale.append(name)

@@ -101,7 +101,7 @@ def test_quotas_that_change_by_day_are_budgets(ask: Ask, tmp_path: Path) -> None
     money = quotas(tmp_path, "Venus,vcA,2020-08-01,2020-09-01,8", "Venus,vcA,2020-09-02,2020-09-30,16")
     late = ("--start", "2020-09-02T00:00:00Z")
     waits = [
-        replay(ask, path, "--nodes", "2x8", "--budgets", str(money), *start, form="helios")["queue"]["runsMax"]  # type: ignore[index]  # JSON
+        replay(ask, path, "--nodes", "2x8", "--budgets", str(money), *start, form="helios")["queue"]["runsMax"]  # type: ignore[index]  # it is JSON, read again
         for start in ((), late)
     ]
     assert waits == [1, 0]

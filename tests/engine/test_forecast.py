@@ -61,7 +61,8 @@ def test_runs_start_when_it_was_foreseen_if_work_ends_as_predicted() -> None:
         state = world.scheduler.state
         for each in state.runs.values():
             if each.phase is Phase.RUNNING and each.key not in ends:
-                ends[each.key] = max(world.now + 1, predict.end_of(state, each, world.now, predict.MIDDLE))
+                begun = each.started_at or 0
+                ends[each.key] = begun + predict.quantiles(state, each, world.now - begun)[1]
                 if each.key in foreseen:
                     seen.setdefault(each.key, world.now)
         coming = sorted((when, name) for name, when in ends.items() if name in state.runs)

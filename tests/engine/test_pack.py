@@ -140,9 +140,9 @@ def test_a_hole_of_4_and_4_is_no_room_until_one_node_is_free() -> None:
     world.end("x")
     world.end("y")
     world.submit("half", run("org", 4, 4))
-    assert world.submit("big", run("org", 16, 8)) == "NoRoom"
+    assert world.submit("big", run("org", 16, 8)) == "Reserved"
     world.end("z")
-    assert world.how("big") == "NoRoom"
+    assert world.how("big") == "Reserved"
     world.end("half")
     assert world.how("big") == "Running"
 
@@ -155,7 +155,7 @@ def test_a_full_node_that_lost_a_gpu_keeps_its_work_and_blocks_nobody() -> None:
     assert world.submit("new", run("org", 8, 8)) == "Running"
     assert world.nodes("new") == ["a1"]
     world.end("old")
-    assert world.submit("next", run("org", 1)) == "NoRoom"
+    assert world.submit("next", run("org", 1)) == "Reserved"
     world.write(node("a0"))
     assert world.how("next") == "Running"
 

@@ -1,7 +1,7 @@
 """Resolutions in small random worlds, each held against counting that shares no code with the resolver.
 
 No victim that could be given back and the claim still served, nobody below its minimum or off its grid, nobody touched where the
-claim is not served, and no class touched while the classes before it would have done. FAIRLEASE_RESOLUTIONS sets how many are tried.
+claim is not served, and no class touched while the classes before it would have done. FAIRLEASE_RESOLUTIONS says how many to try.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def _world(dice: random.Random) -> tuple[World, dict[str, str]]:
         world.submit(f"r{number}", _request(dice))
         world.now += dice.choice((0, MINUTE, 6 * MINUTE))
     for name in [f"r{number}" for number in range(9)]:
-        if key(name) in world.scheduler.state.runs and dice.random() < 0.2:
-            if world.run(name).phase is Phase.RUNNING:
-                world.end(name)
+        known = key(name) in world.scheduler.state.runs and dice.random() < 0.2
+        if known and world.run(name).phase is Phase.RUNNING:
+            world.end(name)
     waiting = [each for each in world.scheduler.state.runs.values() if each.phase is Phase.PENDING]
     world.tick(*(Cancel(each.key) for each in waiting))
     return world, domains
@@ -72,8 +72,10 @@ def _fits(world: World, domains: dict[str, str], spec: RunSpec, gone: Iterable[L
     gone_names = {(lease.run, lease.name) for lease in gone}
     pods: dict[str, int] = {}
     for name, state in world.scheduler.state.capacity.nodes.items():
-        held = sum(len(lease.slots) for lease in state.leases.values() if (lease.run, lease.name) not in gone_names)
-        pods[domains[name]] = pods.get(domains[name], 0) + (NODE_GPUS - held) // spec.pod_gpus
+        held = {
+            slot for each in state.leases.values() if (each.run, each.name) not in gone_names for slot in each.slots
+        }
+        pods[domains[name]] = pods.get(domains[name], 0) + (NODE_GPUS - len(held)) // spec.pod_gpus
     group = spec.locality.group_gpus
     assert group is not None
     per_group, total = group // spec.pod_gpus, spec.resources.total_gpus // spec.pod_gpus
@@ -144,11 +146,12 @@ def _resolution(seed: int) -> str:
             elastic = each.spec.malleable
             least = each.spec.resources.total_gpus if elastic is None else elastic.min_total_gpus
             step = 1 if elastic is None else elastic.step_gpus
-            assert width >= least and (width - least) % step == 0, f"seed {seed}: {each.key} is left with {width}"
+            assert width >= least, f"seed {seed}: {each.key} is left with {width}"
+            assert (width - least) % step == 0, f"seed {seed}: {each.key} is off its grid with {width}"
     last = max(CLASSES.index(victim.reason) for victim in victims)
     before = [lease for reason in CLASSES[:last] for lease in _class(world, reason, now)]
     assert not _fits(world, domains, spec, before), f"seed {seed}: {CLASSES[last].value} before its turn"
-    return CLASSES[last].value
+    return str(CLASSES[last].value)
 
 
 @pytest.mark.parametrize("first", range(0, ROUNDS, CHUNK))

@@ -16,7 +16,7 @@ from fairlease.model.config import Config
 from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
-from fairlease.sim.trace_play import IDLE_TICKS_MAX, Stage, TracePlay
+from fairlease.sim.trace_play import IDLE_TICKS_MAX, POLICY, Stage, TracePlay
 from fairlease.sim.trace_report import LARGE, compare, report, series
 
 START = 1_600_000_000_000
@@ -50,7 +50,7 @@ def played(
     plan = read_nodes(nodes, trace, limits, 4)
     asker = Asker(max(pool.gpus for pool in plan.pools), limits)
     money = read_budgets(budgets, trace, asker, plan.gpus, cluster)
-    play = TracePlay(trace, Stage(plan, money, asker, Config()), store)
+    play = TracePlay(trace, Stage(plan, money, asker, POLICY), store)
     play.play(lambda _done: None)
     return play
 
@@ -75,8 +75,10 @@ def test_work_shorter_than_ten_minutes_counts_as_ten_in_a_slowdown() -> None:
     assert found["owners"]["org:b"]["slowdown"]["mean"] == pytest.approx(3.1)
 
 
-def test_a_run_that_starts_past_an_earlier_one_is_backfill() -> None:
-    found = told((0, "a", 4, 60), (1, "b", 8, 60), (2, "c", 4, 10), (90, "c", 1, 1))
+def test_a_run_that_surely_ends_in_time_starts_past_an_earlier_one_and_is_backfill() -> None:
+    jobs: list[Job] = [(0, "a", 4, 60), (1, "b", 8, 60), (2, "c", 4, 10), (90, "c", 1, 1)]
+    assert told(*jobs)["backfill"]["runs"] == 0, "without a limit nobody knows when it ends"
+    found = told(*jobs, limits=read_limits("exact"))
     assert found["backfill"] == {"runs": 1, "share": 0.25, "pastRoom": 1, "sharePastRoom": 0.25}
     assert found["owners"]["org:b"]["waitSeconds"]["mean"] == 59 * 60
 
@@ -241,15 +243,18 @@ def test_the_helios_trace_replays_with_its_quotas_and_passes_the_audit() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "nodes", "jobs"),
-    [("philly_jobs.csv.gz", "philly", "auto:0.9", 82_247), ("swf_sdsc_sp2_first4961.swf.gz", "swf", "16x8", 4_606)],
+    ("name", "form", "nodes", "budgets", "jobs"),
+    [
+        ("philly_jobs.csv.gz", "philly", "auto:0.9", "fair", 82_247),
+        ("swf_sdsc_sp2_first4961.swf.gz", "swf", "16x8", "one", 4_606),
+    ],
 )
 def test_the_public_traces_are_read_whole_and_their_beginning_replayed(
-    name: str, form: str, nodes: str, jobs: int
+    name: str, form: str, nodes: str, budgets: str, jobs: int
 ) -> None:
     trace = read_trace(public(name), form)
     assert len(trace.jobs) == jobs
     assert list(trace.jobs) == sorted(trace.jobs, key=lambda job: job.asked)
-    found = report(played(trace.first(500), nodes))
+    found = report(played(trace.first(500), nodes, budgets))
     assert found["runs"]["asked"] == 500
     assert found["waits"]["neverStarted"] == 0

@@ -130,6 +130,7 @@ def _config(given: Sequence[str]) -> Config:
     from fairlease.model.document import read_file
     from fairlease.model.objects import read_config
     from fairlease.model.record import api_name
+    from fairlease.sim.trace_play import POLICY
 
     pairs = dict(each.split("=", 1) for each in given if "=" in each)
     files = [each for each in given if "=" not in each]
@@ -137,7 +138,7 @@ def _config(given: Sequence[str]) -> Config:
         raise Failure(
             f"--config: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value"
         )
-    config = read_config(*(read_file(files[0]) if files else ("", "--config")))
+    config = read_config(*read_file(files[0])) if files else POLICY
     names = {api_name(name.strip()): value for name, value in pairs.items()}
     single = read_config("\n".join(f"{name}: {value}" for name, value in names.items()), "--config")
     chosen = [field.name for field in msgspec.structs.fields(single) if field.encode_name in names]

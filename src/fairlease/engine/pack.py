@@ -58,7 +58,7 @@ class Spot(NamedTuple):
 def need_of(spec: RunSpec, width: int) -> Need:
     """The groups of a run that is `width` GPUs wide; the last group may be smaller."""
     size, locality = spec.pod_gpus, spec.locality
-    spares = spec.spares_per_group // size
+    spares = 0 if spec.opportunistic else spec.spares_per_group // size
     return _need(size, locality.group_gpus or size, width, spares, together=not locality.allow_cross_group_spread)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -50,12 +51,12 @@ class Plan(NamedTuple):
 
 
 def widths(spec: RunSpec) -> range:
-    """Widths at which a run may start, the narrowest first: its total, or the step grid between minimum and total."""
+    """Widths at which a run may start, the narrowest first: its total, or the step grid from the minimum to total or desired."""
     elastic = spec.malleable
     total = spec.resources.total_gpus
     if elastic is None:
         return range(total, total + 1)
-    return range(elastic.min_total_gpus, total + 1, elastic.step_gpus)
+    return range(elastic.min_total_gpus, min(total, elastic.desired) + 1, elastic.step_gpus)
 
 
 def least_width(spec: RunSpec) -> int:
@@ -310,7 +311,7 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     payers: dict[int, int] = {}
     named: list[Payer] = []
     cells: list[Cell] = []
-    rank = sum(lease.role is not Role.SPARE for lease in run.leases.values())
+    ranks = unused_ranks(run)
     size = run.spec.pod_gpus
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
@@ -327,9 +328,19 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
         if spot.spare:
             cells.append(Cell(number, spot.group, -1, name, slots, payer, Role.SPARE))
         else:
-            cells.append(Cell(number, spot.group, rank, name, slots, payer))
-            rank += 1
-    digest = hashlib.sha256(_encode((run.key, run.attempt, plan.width, named, cells))).hexdigest()
+            cells.append(Cell(number, spot.group, next(ranks), name, slots, payer))
+    digest = digest_of(run, plan.width, tuple(named), cells)
     return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest[:32]
+        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest
     )
+
+
+def unused_ranks(run: RunState) -> Iterator[int]:
+    """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
+    held = {lease.rank for lease in run.leases.values()}
+    return (rank for rank in count() if rank not in held)
+
+
+def digest_of(run: RunState, width: int, payers: tuple[Payer, ...], cells: list[Cell]) -> str:
+    """By which a plan can be compared and audited."""
+    return hashlib.sha256(_encode((run.key, run.attempt, width, payers, cells))).hexdigest()[:32]

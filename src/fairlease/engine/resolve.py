@@ -87,8 +87,10 @@ def _together(victims: list[Victim]) -> list[Victim]:
 
 
 def _touches(state: State, victim: Victim, reach: int) -> bool:
-    leases = state.runs[victim.run].leases
-    return any(state.capacity.nodes[leases[name].node].bit & reach for name in victim.names)
+    run = state.runs[victim.run]
+    pool = state.capacity.pools[run.spec.resources.gpu_type]
+    nodes = (state.capacity.nodes[run.leases[name].node] for name in victim.names)
+    return any(node.bit & reach and node.domain is not None and node.domain.pool is pool for node in nodes)
 
 
 def _width(state: State, family: Family, claim: RunState, now: int, funded: int, victims: list[Victim]) -> int:
@@ -124,6 +126,9 @@ class Bench:
             return False
         self.gone.update((victim.run, lease.name) for lease in fresh)
         self.seats.change(fresh, 1)
+        if not victim.whole:
+            names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)
+            victim = victim._replace(names=names, gpus=gpus)
         self.taken.append((victim, fresh))
         return True
 

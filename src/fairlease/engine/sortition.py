@@ -65,13 +65,6 @@ class Sortition:
 def _helpful(runs: list[RunState], seats: Seats) -> list[RunState]:
     """Runs with a pod in a domain that could hold one of the claim's groups if nothing ran there."""
     least = min(seats.first, seats.rest or seats.first)
-    good = {key for key in seats.pods if seats.domains[key].pods_when_empty(seats.need.size) >= least}
-    nodes = seats.nodes
-    found = []
-    for run in runs:
-        for lease in run.leases.values():
-            domain = nodes[lease.node].domain
-            if domain is not None and domain.key in good:
-                found.append(run)
-                break
-    return found
+    domains, nodes = seats.pool.domains, seats.nodes
+    good = {domains[key] for key in seats.pods if domains[key].pods_when_empty(seats.need.size) >= least}
+    return [run for run in runs if any(nodes[lease.node].domain in good for lease in run.leases.values())]

@@ -81,22 +81,20 @@ def funded(state: State, claim: RunState) -> list[RunState]:
     found = []
     for run in state.runs.values():
         spec = run.spec
-        if run.phase is running and spec.resources.gpu_type == flavor and not spec.opportunistic:
-            if run.key not in claim.displaced_by:
-                found.append(run)
+        stands = run.phase is running and spec.resources.gpu_type == flavor and not spec.opportunistic
+        if stands and run.key not in claim.displaced_by:
+            found.append(run)
     return found
 
 
 def spares(standing: list[RunState]) -> list[Victim]:
     """Spares, one by one, those of the youngest runs first; the active pods stay."""
-    found = []
-    for run in youngest_first([run for run in standing if run.spare_gpus]):
-        for lease in reversed(run.held):
-            if lease.role is Role.SPARE:
-                found.append(
-                    Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
-                )
-    return found
+    return [
+        Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
+        for run in youngest_first([run for run in standing if run.spare_gpus])
+        for lease in reversed(run.held)
+        if lease.role is Role.SPARE
+    ]
 
 
 def widths_of(standing: list[RunState]) -> list[Victim]:

@@ -81,12 +81,16 @@ Money = tuple[Account, int, str]
 """(account, fund, payer's owner): one of an event's payers."""
 
 
+NOTHING_LOST: tuple[int, dict[int, int]] = (-1, {})
+"""When a run last lost GPUs with a node, and how many of each group: never."""
+
+
 class Run:
     """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
 
     __slots__ = (
-        "attempt", "bill", "borrowed", "counted", "deadline", "funding", "leases", "lost", "max_duration", "open", "owner",
-        "payers", "sponsors",
+        "attempt", "bill", "borrowed", "counted", "deadline", "fallen", "funding", "leases", "lost", "max_duration", "open",
+        "owner", "payers", "sponsors",
     )  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
@@ -96,6 +100,7 @@ class Run:
         self.counted = not spec.opportunistic
         self.leases: dict[int, Lease | None] = {}
         self.bill = [0, 0, 0, 0, 0]
+        self.fallen = NOTHING_LOST
         self.attempt = self.open = self.borrowed = 0
         self.deadline: int | None = None
         self.payers: tuple[Money, ...] = ()

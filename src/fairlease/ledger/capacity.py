@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys, Node
 from fairlease.reason import Reason
 
@@ -36,11 +37,17 @@ def bits_of(slots: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=65_536)
+def slots_of(bits: int) -> tuple[int, ...]:
+    """The slots that some bits stand for."""
+    return tuple(slot for slot in range(bits.bit_length()) if bits >> slot & 1)
+
+
+@lru_cache(maxsize=65_536)
 def lowest(free: int, count: int) -> tuple[int, ...]:
     """The `count` lowest of some free slots."""
-    slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
+    slots = slots_of(free)
     assert len(slots) >= count, "a plan gives a pod only slots that are free"
-    return tuple(slots[:count])
+    return slots[:count]
 
 
 def missing_label(node: Node, keys: LabelKeys) -> str | None:
@@ -68,7 +75,11 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
 
 
 class NodeState:
-    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it."""
+    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it.
+
+    `version` changes with each of these, here and in its domain, and is not used again: what was computed for it still holds.
+    `spare` and `tenant` are the slots that Spare and Borrowed leases hold: the only ones that two leases may hold at once.
+    """
 
     __slots__ = (
         "barred",
@@ -85,6 +96,9 @@ class NodeState:
         "peak",
         "rank",
         "seat",
+        "spare",
+        "tenant",
+        "version",
     )
 
     def __init__(self, node: Node) -> None:
@@ -93,6 +107,7 @@ class NodeState:
         self.rank = (self.order, node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
+        self.spare = self.tenant = 0
         self.barred: Reason | None = None
         self.failed = False
         self.not_ready_since: int | None = None
@@ -102,6 +117,7 @@ class NodeState:
         self.leases: dict[int, Lease] = {}
         self.lien = 0
         self.liens: dict[Key, int] = {}
+        self.version = 0
 
     @property
     def room(self) -> int:
@@ -121,6 +137,32 @@ class NodeState:
         """For the undo log."""
         self.node, self.peak, self.failed, self.not_ready_since = saved
 
+    def hold(self, lease: Lease, free: int) -> int:
+        """A lease takes its slots; returns those that are then free. A snapshot may bring a tenant before its spare."""
+        bits = bits_of(lease.slots)
+        if lease.role is Role.ACTIVE:
+            assert free & bits == bits, "a slot is held by one lease at a time"
+            return free ^ bits
+        if lease.role is Role.SPARE:
+            assert (free | self.tenant) & ~self.spare & bits == bits, "a spare lies where nobody is"
+            self.spare |= bits
+        else:
+            assert (free | self.spare) & ~self.tenant & bits == bits, "opportunistic work borrows a spare's slots"
+            self.tenant |= bits
+        return free & ~bits
+
+    def drop(self, lease: Lease, free: int) -> int:
+        """A lease gives its slots back; returns those that are then free. A tenant and its spare outlive each other."""
+        bits = bits_of(lease.slots)
+        assert free & bits == 0, "a slot that is held is not free"
+        if lease.role is Role.ACTIVE:
+            return free | bits
+        if lease.role is Role.SPARE:
+            self.spare &= ~bits
+            return free | bits & ~self.tenant
+        self.tenant &= ~bits
+        return free | bits & ~self.spare
+
 
 class Domain:
     """Nodes of one flavor on one fast fabric; `rooms[f]` are those with `f` free GPUs under no lien, a bit each in name order.
@@ -129,7 +171,21 @@ class Domain:
     bit (`seat`); when one comes out of order, or goes, all are seated anew at the next question.
     """
 
-    __slots__ = ("_rooms", "_seated", "free", "key", "liened", "mask", "name", "nodes", "order", "pool", "seat", "sizes")
+    __slots__ = (
+        "_rooms",
+        "_seated",
+        "free",
+        "key",
+        "liened",
+        "mask",
+        "name",
+        "nodes",
+        "order",
+        "pool",
+        "seat",
+        "sizes",
+        "version",
+    )
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
@@ -141,6 +197,7 @@ class Domain:
         self.free = 0
         self.liened = 0
         self.seat = 0
+        self.version = 0
         self.sizes: dict[int, int] = {}
         self._seated: list[NodeState] = []
         self._rooms: dict[int, int] | None = {}
@@ -184,6 +241,7 @@ class Domain:
     def enter(self, state: NodeState) -> None:
         """A node joins."""
         self.nodes[state.node.name] = state
+        self.version += 1
         self.mask |= state.bit
         self.sizes[state.node.gpus] = self.sizes.get(state.node.gpus, 0) + 1
         self.free += state.room
@@ -197,6 +255,7 @@ class Domain:
     def leave(self, state: NodeState) -> None:
         """A node leaves."""
         del self.nodes[state.node.name]
+        self.version += 1
         self.mask &= ~state.bit
         self.sizes[state.node.gpus] -= 1
         self.free -= state.room
@@ -218,7 +277,7 @@ class Domain:
 class Pool:
     """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien.
 
-    `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have their bits in their order, as
+    `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have bits in their order, as
     nodes have theirs in a domain. `stale` are those whose bit must move before the next question, with the hole they were last
     seen with.
     """
@@ -369,7 +428,9 @@ class Capacity:
         before, idle = state.room, state.idle
         state.free, state.barred = free, barred
         after = state.room
+        state.version += 1
         if state.domain is not None:
+            state.domain.version += 1
             state.domain.pool.idle += state.idle - idle
             if before != after:
                 state.domain.shift(state, before, after)
@@ -386,7 +447,9 @@ class Capacity:
         before, step = state.room, (lien != 0) - (state.lien != 0)
         state.lien = lien
         after = state.room
+        state.version += 1
         if state.domain is not None:
+            state.domain.version += 1
             state.domain.liened += step
             state.domain.pool.liened += step
             if before != after:
@@ -394,22 +457,25 @@ class Capacity:
 
     def occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
         """Take the slots of leases (`held`), or give them back: each is the other's inverse. Each node is looked at once."""
-        nodes, taken = self.nodes, dict[str, int]()
+        nodes, frees = self.nodes, dict[str, int]()
         for lease in leases:
-            name, bits = lease.node, bits_of(lease.slots)
-            before = taken.get(name, 0)
-            assert not before & bits, "a slot is held by one lease at a time"
-            taken[name] = before | bits
+            name = lease.node
+            state = nodes[name]
+            free = frees.get(name, state.free)
             if held:
-                nodes[name].leases[lease.serial] = lease
+                frees[name] = state.hold(lease, free)
+                state.leases[lease.serial] = lease
             else:
-                del nodes[name].leases[lease.serial]
-        for name, bits in taken.items():
+                frees[name] = state.drop(lease, free)
+                del state.leases[lease.serial]
+        for name, after in frees.items():
             state = nodes[name]
             before = state.free
-            assert before & bits == (bits if held else 0), "a slot is held by one lease at a time"
-            state.free = after = before ^ bits
-            if state.domain is not None and state.barred is None:
+            state.free = after
+            state.version += 1
+            if state.domain is not None:
+                state.domain.version += 1
+            if state.domain is not None and state.barred is None and before != after:
                 state.domain.pool.idle += after.bit_count() - before.bit_count()
                 clear = ~state.lien
                 state.domain.shift(state, (before & clear).bit_count(), (after & clear).bit_count())

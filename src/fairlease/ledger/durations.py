@@ -2,20 +2,25 @@
 
 A histogram has four bins to each doubling of seconds. What is new weighs more than what is old: instead of letting all weights fade
 at each end, the weight of what comes grows (`unit`), and sums are divided by it. Half-lives count ends of the same kind, so that a
-user's habit of this morning outweighs last month's, and a quiet night forgets nothing. The figures were chosen on public traces
-(docs/design/0010-forecasts-learn-from-their-errors.md).
+user's habit of this morning outweighs last month's, and a quiet night forgets nothing.
+
+Asked how long a run will last, each kind of work that it is of, from the widest to the narrowest, is mixed into what is believed so
+far: the more ends of that kind lasted longer than the run has lasted already, the more it counts. That is also what corrects a run
+that outlives its prediction: of its own kind nothing is left beyond that age, so the long runs of its owner, and then of all, take
+over. The figures were chosen on public traces (docs/design/0011-forecasts-learn-from-their-errors.md).
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fairlease.model.amount import SECOND
+from fairlease.model.amount import HOUR, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlease.ledger.undo import UndoLog
 
@@ -27,6 +32,18 @@ EDGES = tuple(round(SECOND * 2 ** (place / PER_OCTAVE)) for place in range(BINS 
 HALF_LIVES = (1000, 300, 4, 2)
 """In ends: of everything, of an owner, of a user in it, of that user's runs of one width."""
 
+BELIEF = 4.0
+"""What is believed of the wider kind counts as much as so many ends of the narrower one."""
+
+UNKNOWN = 2 * HOUR
+"""Around what durations are believed to lie where nobody has seen any end."""
+
+_TAIL, _STATED = 0.4, 1.5
+"""How fast belief fades on both sides of that, in halvings to each doubling of time; where somebody stated it, faster."""
+
+LOW, MIDDLE, HIGH = 0.1, 0.5, 0.9
+
+_LOG_EDGES = tuple(math.log(edge) for edge in EDGES)
 _GROWTH = tuple(2 ** (1 / ends) for ends in HALF_LIVES)
 _UNIT_MAX = 1e6
 _FORGOTTEN = 1e-6
@@ -98,6 +115,19 @@ class Durations:
             if found.unit > _UNIT_MAX:
                 _rescale(undo, found)
 
+    def quantiles(self, of: tuple[Kind, ...], elapsed: int, stated: int | None, wanted: Sequence[float]) -> list[int]:
+        """How long an attempt of these kinds lasts in all that has lasted for `elapsed`: one duration for each share asked for."""
+        age = min(max(elapsed, EDGES[0]), EDGES[-1] - 1)
+        first, share = bin_of(age), 1.0
+        if elapsed > EDGES[0]:
+            share -= (math.log(age) - _LOG_EDGES[first]) * PER_OCTAVE / math.log(2)
+        layers = [self.kinds[kind].beyond(first, share) for kind in of if kind in self.kinds]
+        if stated is not None and bin_of(stated) >= first:
+            layers.append([(bin_of(stated), 1.0)])
+        centre, fade = (bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)
+        found = _mixture(layers, first, max(share, 0.0), _prior(centre, fade))
+        return [max(elapsed + 1, _at(found, first, age, want)) for want in wanted]
+
     def freeze(self) -> Iterator[Kept]:
         """For a snapshot."""
         for kind, each in sorted(self.kinds.items()):
@@ -124,3 +154,38 @@ def _rescale(undo: UndoLog, found: Histogram) -> None:
 def total(weights: list[tuple[int, float]]) -> float:
     """Their sum, which does not depend on their order: a trial that is undone may shuffle a dictionary."""
     return math.fsum(weight for _, weight in weights)
+
+
+@lru_cache(maxsize=1024)
+def _prior(centre: int, fade: float) -> tuple[float, ...]:
+    return tuple(2.0 ** (-fade * abs(place - centre) / PER_OCTAVE) for place in range(BINS))
+
+
+def _mixture(layers: list[list[tuple[int, float]]], first: int, share: float, prior: tuple[float, ...]) -> list[float]:
+    """Weights that sum up to 1, from the bin `first` on."""
+    belief = list(prior[first:])
+    belief[0] *= share
+    left = 1.0
+    scaled: list[tuple[float, list[tuple[int, float]]]] = []
+    for layer in reversed(layers):
+        mass = total(layer) + BELIEF
+        scaled.append((left / mass, layer))
+        left *= BELIEF / mass
+    left /= sum(belief)
+    found = [left * weight for weight in belief]
+    for factor, layer in scaled:
+        for place, weight in layer:
+            found[place - first] += factor * weight
+    return found
+
+
+def _at(weights: list[float], first: int, age: int, wanted: float) -> int:
+    """Where the share `wanted` of the weights lies; inside a bin they are spread evenly over the logarithm of time."""
+    sought, reached, place, weight = wanted * sum(weights), 0.0, 0, 0.0
+    for place, weight in enumerate(weights):  # noqa: B007 - where it ends is what is asked
+        if reached + weight >= sought:
+            break
+        reached += weight
+    low = math.log(age) if place == 0 else _LOG_EDGES[first + place]
+    part = min(1.0, (sought - reached) / weight) if weight else 0.0
+    return round(math.exp(low + part * (_LOG_EDGES[first + place + 1] - low)))

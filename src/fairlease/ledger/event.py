@@ -258,6 +258,21 @@ class Forecasted(Event, frozen=True, kw_only=True):
     runs: tuple[Foreseen, ...]
 
 
+class DesiredSet(Event, frozen=True, kw_only=True):
+    """An elastic run's desired width was set, for good."""
+
+    run: Key
+    gpus: int
+
+
+class GrowthDeferred(Event, frozen=True, kw_only=True):
+    """An elastic run's cooldown is over and it cannot grow, for this reason. Written once per change of width, or of reason."""
+
+    run: Key
+    reason: Reason
+    message: str
+
+
 AnyEvent = (
     Configured
     | NodeSet
@@ -278,6 +293,8 @@ AnyEvent = (
     | ReservationMade
     | ReservationTurned
     | Forecasted
+    | DesiredSet
+    | GrowthDeferred
 )
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -26,8 +26,9 @@ Unit = tuple[str, str, str, int]
 Signature = tuple[str, bool, tuple[str, ...]]
 """(owner, may borrow, sponsors): runs alike in this ask the same envelopes in the same order."""
 
-Footprint = tuple[int, int, int, int, bool]
-"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain): runs alike in this need one room."""
+Footprint = tuple[int, int, int, int, bool, bool]
+"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain, opportunistic): runs alike in this
+need one room. Opportunistic work holds no spares, as it has no claim to its GPUs, and finds room on those of others."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _FOR_ROOM = (Reason.NoRoom, Reason.Reserved)
@@ -63,10 +64,14 @@ class Meter:
 
 
 class Hold:
-    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then."""
+    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then.
+
+    `expected` is how long the run was expected to run, nine times in ten, when the reservation was made.
+    """
 
     __slots__ = (
-        "basis", "cut_from", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
+        "basis", "cut_from", "domains", "earliest_start", "envelopes", "expected", "lien", "made_at", "message", "name",
+        "reason", "state",
     )  # fmt: skip
 
     def __init__(self, made: ReservationMade, at: int) -> None:
@@ -79,6 +84,7 @@ class Hold:
         self.lien = made.lien
         self.envelopes = made.envelopes
         self.cut_from = made.cut_from
+        self.expected = 0
         self.made_at = at
         self.state = ReservationState.PENDING
 
@@ -97,13 +103,16 @@ class Hold:
 
 
 class RunState:
-    """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
+    """A run that is not over: what it asked, how it stands, what it holds and what it owes.
+
+    `expected` is how long it will run, nine times in ten, as seen when it started.
+    """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "foreseen",
-        "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase",
-        "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "started_at", "submitted_at",
-        "tally", "width",
+        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at",
+        "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase",
+        "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
+        "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -125,12 +134,16 @@ class RunState:
         self.deadline: int | None = None
         self.number = 0
         self.width = 0
+        self.changed_at = 0
+        self.steady = (0, 0)
+        self.stalled: Reason | None = None
         self.spare_gpus = 0
         self.hold: Hold | None = None
         self.reservations = 0
         self.displaced_by: tuple[Key, ...] = ()
         self.foreseen: tuple[int, Foreseen] | None = None
         self.foreseen_first: tuple[int, Foreseen] | None = None
+        self.expected = 0
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
@@ -153,6 +166,13 @@ class RunState:
         group = -1 if self.spec.malleable is None else lease.group
         return self.key, lease.payer.budget, lease.payer.envelope, group
 
+    def resized(self, before: int, now: int, *, swapped: bool) -> None:
+        """Its width was `before` and is another: note when it changed. What a swap makes good at the same instant is no change."""
+        if self.changed_at != now:
+            self.steady, self.changed_at = (before, self.changed_at), now
+        if swapped and self.width == self.steady[0]:
+            self.changed_at = self.steady[1]
+
     def bill(self, now: int) -> Bill:
         """What it has used up so far."""
         read = {name: meter.read(now) for name, meter in self.meters.items()}
@@ -171,8 +191,8 @@ class RunState:
 
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
-    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by",
-    "foreseen", "foreseen_first",
+    "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
+    "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
@@ -189,7 +209,8 @@ def footprint_of(spec: RunSpec) -> Footprint:
     size, locality = spec.pod_gpus, spec.locality
     width = spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
     together = not locality.allow_cross_group_spread
-    return size, locality.group_gpus or size, width, spec.spares_per_group, together
+    spares = 0 if spec.opportunistic else spec.spares_per_group
+    return size, locality.group_gpus or size, width, spares, together, spec.opportunistic
 
 
 class Shape:

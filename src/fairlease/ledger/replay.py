@@ -40,7 +40,7 @@ Finder = Callable[[str, tuple[str, ...], str], None]
 """Takes down what is wrong: the claim, the objects, a sentence."""
 
 # In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
-ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
+ACTIVE, TENANT, SWAP, LOST = Role.ACTIVE, Role.BORROWED, Reason.Swap, Reason.NodeFailure
 OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
@@ -233,10 +233,22 @@ class Replay:
                 money = payers[cell.payer]
                 leases[number] = opened = self._open(name, run, cell, money)
                 run.open += 1
-                if not swap and opened[8].place not in money[0].fits:
+                if swap:
+                    self._take_over(name, run, cell)
+                elif opened[8].place not in money[0].fits:
                     self._fit(event, money[0], opened[8])
         self.leases += len(event.cells)
         return None if swap else self._admit(event, run, payers)
+
+    def _take_over(self, name: str, run: Run, cell: ev.Cell) -> None:
+        """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost."""
+        at, lost = run.fallen
+        left = lost.get(cell.group, 0) - len(cell.slots) if at == self.at else -1
+        if left < 0 or cell.role is not ACTIVE:
+            lease = _lease_name(name, run.attempt, cell.number)
+            text = f"lease {lease} opened for a swap, but group {cell.group} lost no such pod with its node"
+            self.found(NO_CAP_EXCEEDED, (name, lease), text)
+        lost[cell.group] = left
 
     def _again(self, name: str, run: Run, attempt: int) -> None:
         """Another attempt begins: it must be a later one, and the last one must be over."""
@@ -278,6 +290,10 @@ class Replay:
         taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
         if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
             self._bad_slots(_lease_name(name, run.attempt, cell.number), node, taken & mask, slots)
+        if role is TENANT and (mask & ~node.spare or run.counted):
+            lease = _lease_name(name, run.attempt, cell.number)
+            text = f"lease {lease} borrows slots of {node.name} that are no spare's, or is not opportunistic"
+            self.found(NO_SLOT_DOUBLED, (lease, node.name), text)
         if role is ACTIVE:
             node.active |= mask
         elif role is TENANT:
@@ -345,6 +361,8 @@ class Replay:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
+        if event.reason is LOST:
+            self._note_loss(event, run)
         if event.names:
             for name in event.names:
                 self._close_named(event.run, run, name)
@@ -356,6 +374,16 @@ class Replay:
             held = [lease for lease in run.leases.values() if lease is not None]
             run.lost &= {(lease[5], group) for lease in held for group in (-1, lease[4])}
         return None
+
+    def _note_loss(self, event: ev.LeasesClosed, run: Run) -> None:
+        """What each group loses with a node: that much may be swapped at this moment."""
+        at, lost = run.fallen
+        lost = dict(lost) if at == self.at else {}
+        numbers = [int(name.rpartition("-")[2]) for name in event.names] or run.held()
+        for lease in (run.leases.get(number) for number in numbers):
+            if lease is not None and lease[10] is ACTIVE:
+                lost[lease[4]] = lost.get(lease[4], 0) + lease[1]
+        run.fallen = self.at, lost
 
     def _close_named(self, run_name: str, run: Run, name: str) -> None:
         """Close a lease of the present attempt; one of another attempt, or of none, is not there to be closed."""

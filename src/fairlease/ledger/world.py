@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.durations import Durations, kinds
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
+from fairlease.ledger.durations import HIGH, Durations, kinds
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.ledger.waits import Waits
@@ -69,6 +69,7 @@ class World:
         self.at = 0
         self.config = Config()
         self.capacity = Capacity(self.config.labels)
+        self.hosts: dict[str, NodeState] = {}
         self.budgets: dict[Key, BudgetSpec] = {}
         self.budgets_version = 0
         self.accounts: dict[AccountId, Account] = {}
@@ -81,6 +82,7 @@ class World:
         self.overdrawn: dict[Unit, int | None] = {}
         self.durations = Durations()
         self.waits = Waits()
+        self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
         self.serial = 0
@@ -269,11 +271,33 @@ class World:
         run.leases.update((lease.name, lease) for lease in leases)
         self._occupy(leases, held=True)
         self._book(run, leases, sign=1)
+        self._regrow(run)
+
+    def wants_to_grow(self, run: RunState) -> bool:
+        """Whether a run lives a step or more below the width it would like to have."""
+        elastic = run.spec.malleable
+        alive = run.phase is Phase.RUNNING and run.key in self.runs
+        return elastic is not None and alive and run.width + elastic.step_gpus <= elastic.desired
+
+    def _regrow(self, run: RunState) -> None:
+        """Keep the timer of a run that waits for its cooldown, and the index of those that were told why they cannot grow."""
+        if run.spec.malleable is None:
+            return
+        wants = self.wants_to_grow(run)
+        cooling = wants and run.stalled is None
+        self._timer(Due.GROW, (run.key,), run.changed_at + self.config.grow_cooldown if cooling else None)
+        place = (run.spec.resources.gpu_type, run.signature)
+        waits, stalled = self.hungry.get(place), wants and not cooling
+        if stalled and (waits is None or run.key not in waits):
+            self.undo.put(self.hungry.setdefault(place, {}), run.key, run)
+        elif waits is not None and run.key in waits and not stalled:
+            self.undo.pop(waits, run.key)
 
     def reserve(self, run: RunState, hold: Hold) -> None:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
+        hold.expected = hold.expected or self.expectation(run)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -316,6 +340,7 @@ class World:
         run.foreseen = run.foreseen_first = None
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
+        run.expected = self.expectation(run)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
@@ -326,9 +351,26 @@ class World:
         capacity = self.capacity
         capacity.occupy(leases, held=held)
         self.undo.later(partial(capacity.occupy, leases, held=not held))
-        if not held:
-            nodes, flavor = capacity.nodes, capacity.labels.flavor
-            self.dirty.flavors.update([nodes[lease.node].node.labels.get(flavor, "") for lease in leases])
+        nodes, flavor = capacity.nodes, capacity.labels.flavor
+        shared = {lease.node for lease in leases if lease.role is not Role.ACTIVE}
+        for name in shared:
+            self._host(nodes[name])
+        touched = shared if held else {lease.node for lease in leases}
+        self.dirty.flavors.update([nodes[name].node.labels.get(flavor, "") for name in touched])
+
+    def pretend_free(self, name: str, free: int) -> None:
+        """Inside a trial: see a node as if these slots were free, to ask what could then be placed."""
+        assert self.undo.recording, "only a trial may pretend"
+        state = self.capacity.nodes[name]
+        self._slots(state, free, state.barred)
+
+    def _host(self, state: NodeState) -> None:
+        """Keep the index of nodes on whose spares opportunistic work could lie."""
+        name, offers = state.node.name, state.spare & ~state.tenant != 0
+        if offers and name not in self.hosts:
+            self.undo.put(self.hosts, name, state)
+        elif not offers and name in self.hosts:
+            self.undo.pop(self.hosts, name)
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
@@ -386,6 +428,11 @@ class World:
         else:
             self.undo.touch(meter)
         meter.change(gpus, self.at)
+
+    def expectation(self, run: RunState) -> int:
+        """How long a run will take at the most, nine times in ten, by what is known now."""
+        of = kinds(run.spec.owner, run.by, run.spec.resources.total_gpus)
+        return self.durations.quantiles(of, 0, run.spec.runtime.expected_duration, (HIGH,))[0]
 
     def _remember(self, run: RunState) -> None:
         """How long an attempt ran that came to its own end."""

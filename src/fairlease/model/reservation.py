@@ -23,7 +23,9 @@ class RunRef(Record, frozen=True, kw_only=True):
     """Which run."""
 
     namespace: str
+    """Its namespace."""
     name: str
+    """Its name."""
 
     @property
     def key(self) -> Key:
@@ -41,78 +43,114 @@ class Slice(Record, frozen=True, kw_only=True):
     """The GPUs a reservation means to use."""
 
     domain: str
+    """The fabric domain."""
     nodes: tuple[str, ...]
+    """The nodes."""
 
 
 class ReservationSpec(Record, frozen=True, kw_only=True):
     """Immutable: a move writes a new Reservation."""
 
     run_ref: RunRef
+    """The run that waits."""
     intended_slice: Slice
+    """The GPUs that it means to use: a lien, which later runs may use only if they surely end in time."""
     paying_envelopes: tuple[str, ...]
+    """Who is going to pay: namespace/budget/envelope."""
     earliest_start: Instant
+    """When it falls due. It starts sooner whenever it fits sooner."""
 
 
 class Scope(Record, frozen=True, kw_only=True):
     """Where a claim may cut."""
 
     flavor: str
+    """The flavor of GPU."""
     location: dict[str, str] = {}
+    """Node labels."""
 
 
 class Cut(Record, frozen=True, kw_only=True):
     """One victim: which leases of which run are closed, and why."""
 
     run: Key
+    """The run, as namespace/name."""
     leases: tuple[str, ...]
+    """Its leases that are closed."""
     reason: Reason
+    """Why these."""
     gpus: int
+    """GPUs that become free."""
 
 
 class Shortage(Record, frozen=True, kw_only=True):
     """How many GPUs one group of the claim lacked."""
 
     group: int
+    """The group's number."""
     gpus: int
+    """GPUs it lacked."""
 
 
 class Token(Record, frozen=True, kw_only=True):
     """What can be drawn: a rigid run, or a malleable run's minimum; it ends whole."""
 
     owner: str
+    """The run's owner; one is drawn before the run is."""
     run: Key
+    """The run, as namespace/name."""
     attempt: int
+    """Its attempt at that time."""
     gpus: int
+    """GPUs it held, spares among them."""
 
 
 class Draw(Record, frozen=True, kw_only=True):
     """One token that was drawn; `given_back` where the claim could be served without it after all."""
 
     owner: str
+    """The owner that was drawn."""
     run: Key
+    """That owner's run that was drawn, as namespace/name."""
     given_back: bool = False
+    """Whether it proved unneeded and was left alone."""
 
 
 class Lottery(Record, frozen=True, kw_only=True):
     """All that is needed to draw again: docs/design/oversubscription.md says how."""
 
     tokens: tuple[Token, ...]
+    """All that could be drawn, by owner and run."""
     conflict_digest: str
+    """SHA-256 of the tokens."""
     seed: str
+    """SHA-256 of the reservation, the time, the tokens' digest, the previous outcome's digest and the beacon."""
     draws: tuple[Draw, ...]
+    """Who was drawn, in order."""
     beacon: str = ""
+    """The public value that entered the seed, where one is configured."""
 
 
 class OutcomeSpec(Record, frozen=True, kw_only=True):
     """Why others' work was cut, for whom, out of which candidates. `previous` chains the outcomes to each other."""
 
     claim: RunRef
+    """The run that asked."""
     reservation: str = ""
+    """The reservation that was due, as namespace/name; empty where none was."""
     at: Instant
+    """When it was decided."""
     scope: Scope
+    """Where it might cut."""
     deficit_gpus: int
+    """GPUs that were lacking."""
     deficits: tuple[Shortage, ...] = ()
+    """The same, group by group."""
     conflict_set: tuple[Key, ...]
+    """The runs that were candidates, as namespace/name."""
     lottery: Lottery | None = None
+    """The draw, where there was one."""
     actions: tuple[Cut, ...]
+    """What was cut."""
     previous: str
+    """The digest of the outcome before this one."""

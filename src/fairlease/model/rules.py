@@ -16,7 +16,7 @@ from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending
 from fairlease.model.config import Config
 from fairlease.model.document import INTEGER_MAX, Step
-from fairlease.model.lease_api import LeaseSpec
+from fairlease.model.lease_api import LeaseSpec, LeaseStatus
 from fairlease.model.node import GPU_RESOURCE, LabelKeys
 from fairlease.model.partial import as_far, column, known, readable
 from fairlease.model.reading import Check, Reader, Rule, Wrong
@@ -29,14 +29,29 @@ NAMESPACE_MAX = 63
 ENV_NAME_MAX = 253
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
-_NAMESPACE = re.compile(_LABEL)
+NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+NAMESPACE = re.compile(_LABEL)
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
-_OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
-_OWNER_GLOB = re.compile(r"[A-Za-z0-9._*?-]+(:[A-Za-z0-9._*?-]+)*")
-_ENV_NAME = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
+OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
+OWNER_GLOB = re.compile(r"[A-Za-z0-9._*?-]+(:[A-Za-z0-9._*?-]+)*")
+ENV_NAME = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
 _QUANTITY = re.compile(r"[0-9]{1,16}")
-_OPENING = (Reason.Start, Reason.Grow, Reason.Swap)
+OPENING = (Reason.Start, Reason.Grow, Reason.Swap)
+CLOSING = (
+    Reason.Completed,
+    Reason.Fail,
+    Reason.NodeFailure,
+    Reason.Swap,
+    Reason.Shrink,
+    Reason.DropSpare,
+    Reason.ReclaimedBySpare,
+    Reason.ReclaimOpportunistic,
+    Reason.ReclaimOverdrawn,
+    Reason.BudgetExhausted,
+    Reason.Canceled,
+    Reason.TimeLimit,
+)
+CLOSURE = re.compile(rf"{'|'.join(each.value for each in CLOSING)}|RandomPreempt\([^()]{{1,128}}\)")
 
 
 # -------------------------------------------------------------------------------------- what a single value must be
@@ -54,14 +69,14 @@ def not_empty(value: str) -> str | None:
 
 def an_owner(value: str) -> str | None:
     """A colon path of names."""
-    if _OWNER.fullmatch(value):
+    if OWNER.fullmatch(value):
         return None
     return "expected an owner: names of letters, digits, '.', '_' and '-', joined by ':', such as org:ai:rai"
 
 
 def an_owner_glob(value: str) -> str | None:
     """A pattern over owners."""
-    if _OWNER_GLOB.fullmatch(value):
+    if OWNER_GLOB.fullmatch(value):
         return None
     return "expected an owner, in which * and ? may stand for any text and any character, such as org:ai:*"
 
@@ -70,7 +85,7 @@ def a_name(value: str, longest: int = NAME_MAX) -> str | None:
     """A name that Kubernetes takes for an object (DNS-1123)."""
     if len(value) > longest:
         return f"expected a name of at most {longest} characters"
-    if _NAME.fullmatch(value):
+    if NAME.fullmatch(value):
         return None
     return "expected a name of lowercase letters, digits, '-' and '.', which begins and ends with a letter or digit"
 
@@ -82,7 +97,7 @@ def a_run_name(value: str) -> str | None:
 
 def a_namespace(value: str) -> str | None:
     """A namespace as Kubernetes takes it."""
-    if len(value) <= NAMESPACE_MAX and _NAMESPACE.fullmatch(value):
+    if len(value) <= NAMESPACE_MAX and NAMESPACE.fullmatch(value):
         return None
     return f"expected a namespace: at most {NAMESPACE_MAX} lowercase letters, digits and '-'"
 
@@ -107,8 +122,16 @@ def a_run_reference(value: str) -> str | None:
     return a_reference(value, RUN_NAME_MAX)
 
 
-def _an_opening_reason(value: Reason) -> str | None:
-    return None if value in _OPENING else f"expected one of {', '.join(each.value for each in _OPENING)}"
+def an_opening_reason(value: Reason) -> str | None:
+    """A reason for which leases open."""
+    return None if value in OPENING else f"expected one of {', '.join(each.value for each in OPENING)}"
+
+
+def a_closure_reason(value: str) -> str | None:
+    """A reason for which leases close, as people see it."""
+    if CLOSURE.fullmatch(value):
+        return None
+    return f"expected one of {', '.join(each.value for each in CLOSING)}, RandomPreempt(<seed>)"
 
 
 def gpu_quantity(value: object) -> int | None:
@@ -150,7 +173,8 @@ CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
     Funding: {"sponsors": an_owner},
     Follow: {"after": a_run_reference},
     RunSpec: {"owner": an_owner, "gpus_per_pod": more_than_nothing},
-    LeaseSpec: {"owner": an_owner, "attempt": more_than_nothing, "reason": _an_opening_reason},
+    LeaseSpec: {"owner": an_owner, "attempt": more_than_nothing, "reason": an_opening_reason},
+    LeaseStatus: {"closure_reason": a_closure_reason},
 }
 """What single fields must be; where a field is a list, each of its items. No other integer may be negative, either."""
 
@@ -346,9 +370,17 @@ def _sponsors_are_named_once(spec: RunSpec) -> Iterator[Wrong]:
 
 def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
     for _, name in readable(spec.env) if spec.env else ():
-        if len(name) > ENV_NAME_MAX or not _ENV_NAME.fullmatch(name):
+        if len(name) > ENV_NAME_MAX or not ENV_NAME.fullmatch(name):
             message = "expected the name of a variable: letters, digits, '_', '-' and '.', no digit first"
             yield Wrong(("env", name), name, message)
+
+
+def _a_closed_lease_says_when_and_why(status: LeaseStatus) -> Iterator[Wrong]:
+    for field, given in (("endTime", status.end_time), ("closureReason", status.closure_reason)):
+        if status.closed and given is None:
+            yield Wrong((field,), None, "missing; a lease that is closed says when and why")
+        elif not status.closed and given is not None:
+            yield Wrong((field,), None, "expected a lease that is open to have none")
 
 
 def what_it_follows_is_named_once(run: Key, spec: RunSpec) -> Iterator[Wrong]:
@@ -385,6 +417,7 @@ RULES: Mapping[type[Record], tuple[Rule, ...]] = {
         _sponsors_are_named_once,
         _variables_have_names,
     ),
+    LeaseStatus: (_a_closed_lease_says_when_and_why,),
 }
 """What the fields of a record must be together."""
 

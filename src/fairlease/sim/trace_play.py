@@ -17,6 +17,7 @@ from fairlease.engine.calibration import Calibration
 from fairlease.ledger.chain import seal
 from fairlease.ledger.store import Conflict, Entry, Head
 from fairlease.model.amount import MINUTE
+from fairlease.model.config import Config
 from fairlease.scheduler import Scheduler
 from fairlease.sim.trace import run_key
 from fairlease.sim.trace_watch import Watch
@@ -24,13 +25,16 @@ from fairlease.sim.trace_watch import Watch
 if TYPE_CHECKING:
     from fairlease.ledger import event as ev
     from fairlease.ledger.store import Ending, LeaseQuery, LeaseRow, Moment, Snapshot, Store
-    from fairlease.model.config import Config
     from fairlease.model.record import Key
     from fairlease.sim.trace import Asker, Trace, TraceJob
     from fairlease.sim.trace_cluster import Money, Plan
 
 BUCKETS = 480
 """Into how many stretches of time the trace is divided, at most, for pictures."""
+
+POLICY = Config(notice=None)
+"""Under which traces are replayed unless another is given: funded work is not cut. Nothing that a trace tells of was, and where
+money is ample each cut would begin long work anew."""
 
 IDLE_TICKS_MAX = 10_000
 """So many timers may fire in a row, with nothing running and nothing to come, before those who wait are given up."""

@@ -1,0 +1,1 @@
+"""The theatre of Kubernetes."""

@@ -1,0 +1,341 @@
+"""Who may do what, told to the API server itself (SEMANTICS §9): ValidatingAdmissionPolicies and their bindings, `config/policy/`.
+
+There is no webhook, so none can be away: a server that runs keeps these rules. They hold against whoever has all rights in a
+namespace of his own, which is what tenants often have; roles (`fairlease.kube.rbac`) only narrow this further.
+
+Two kinds of people stand above tenants. The controller is one service account (or a member of the group `fairlease:controllers`,
+for one that runs outside of the cluster). Administrators hold a right that cannot be given for a namespace alone: `administer` on
+the resource `owners`, which exists only to be asked for; cluster-admin has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fairlease.kube.crd import GROUP, VERSION
+from fairlease.model import rules
+from fairlease.model.node import GPU_RESOURCE
+
+NAMESPACE = "fairlease-system"
+ACCOUNT = "fairlease-controller"
+CONTROLLER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
+CONTROLLERS = "fairlease:controllers"
+SCHEDULER = "fairlease"
+PREFIX = f"{GROUP}/"
+OWNER = f"{PREFIX}owner"
+
+_VENDOR = GPU_RESOURCE.partition("/")[0] + "/"
+_OWN_KINDS = ("leases", "reservations", "resolveroutcomes", "ledgerentries")
+_CLEANERS = ("namespace-controller", "generic-garbage-collector")
+"""Controllers of Kubernetes that take away what lies in a namespace that goes."""
+
+
+class Rule(NamedTuple):
+    """What must hold, and what to say where it does not: a sentence, or an expression that makes one."""
+
+    expression: str
+    message: str
+    made: str = ""
+    reason: str = "Forbidden"
+
+
+class On(NamedTuple):
+    """On what a policy looks."""
+
+    group: str
+    version: str
+    operations: tuple[str, ...]
+    resources: tuple[str, ...]
+
+
+class Policy(NamedTuple):
+    """One policy, and its binding to the whole cluster."""
+
+    name: str
+    on: tuple[On, ...]
+    variables: dict[str, str]
+    rules: tuple[Rule, ...]
+
+
+def _ours(operations: tuple[str, ...], *resources: str) -> On:
+    return On(GROUP, VERSION, operations, resources)
+
+
+def _core(operations: tuple[str, ...], *resources: str) -> On:
+    return On("", "v1", operations, resources)
+
+
+_WRITES = ("CREATE", "UPDATE")
+_IS_CONTROLLER = f"request.userInfo.username == '{CONTROLLER}' || '{CONTROLLERS}' in request.userInfo.groups"
+_IS_ADMINISTRATOR = f"authorizer.group('{GROUP}').resource('owners').check('administer').allowed()"
+_IS_CLEANER = " || ".join(
+    f"request.userInfo.username == 'system:serviceaccount:kube-system:{each}'" for each in _CLEANERS
+)
+_PLACES_ANYWHERE = "authorizer.group('').resource('pods').subresource('binding').check('create').allowed()"
+"""Schedulers may bind in every namespace; what a tenant was given holds in his own."""
+
+_BOUND = f"""
+    namespaceObject != null && has(namespaceObject.metadata.annotations)
+    && '{OWNER}' in namespaceObject.metadata.annotations ? namespaceObject.metadata.annotations['{OWNER}'] : ''
+"""
+
+
+def _marks(whose: str, kind: str) -> str:
+    """The labels or annotations of an object that the system reads, as a list of texts that can be compared."""
+    there = f"{whose} != null && has({whose}.metadata.{kind})"
+    found = f"{whose}.metadata.{kind}.map(key, key.startsWith('{PREFIX}'), key + '=' + {whose}.metadata.{kind}[key])"
+    return f"{there} ? {found} : []"
+
+
+_MARKS = {
+    "labels": _marks("object", "labels"),
+    "oldLabels": _marks("oldObject", "labels"),
+    "annotations": _marks("object", "annotations"),
+    "oldAnnotations": _marks("oldObject", "annotations"),
+}
+_MARKS_ARE_KEPT = """
+    variables.labels.all(each, each in variables.oldLabels) && variables.oldLabels.all(each, each in variables.labels)
+    && variables.annotations.all(each, each in variables.oldAnnotations)
+    && variables.oldAnnotations.all(each, each in variables.annotations)
+"""
+
+
+def _gpus(whose: str, containers: str) -> str:
+    """What containers ask for of the vendor's resources: a list of texts, empty where they ask for none."""
+    path = f"{whose}.spec.{containers}"
+    there = f"{whose} != null && has({whose}.spec) && has({path})"
+    parts = []
+    for part in ("limits", "requests"):
+        asks = f"has(c.resources) && has(c.resources.{part})"
+        wanted = f"c.resources.{part}.map(key, key.startsWith('{_VENDOR}') && string(c.resources.{part}[key]) != '0', "
+        parts.append(f"({asks} ? {wanted} c.name + ' ' + key + '=' + string(c.resources.{part}[key])) : [])")
+    return f"({there} ? {path}.map(c, {' + '.join(parts)}).filter(each, size(each) > 0) : [])"
+
+
+def _all_gpus(whose: str) -> str:
+    return " + ".join(_gpus(whose, each) for each in ("containers", "initContainers", "ephemeralContainers"))
+
+
+_SPENDING = Policy(
+    name="fairlease-spending",
+    on=(_ours(_WRITES, "runs", "budgets"),),
+    variables={
+        "owner": _BOUND,
+        "same": "request.operation == 'UPDATE' && object.spec == oldObject.spec",
+        "after": "has(object.spec.follow) && has(object.spec.follow.after) ? object.spec.follow.after : []",
+        "keys": "variables.after.map(each, each.contains('/') ? each : object.metadata.namespace + '/' + each)",
+    },
+    rules=(
+        Rule(
+            "variables.same || variables.owner != ''",
+            "the namespace is bound to no owner",
+            f"'the namespace ' + request.namespace + ' is bound to no owner: an administrator sets its annotation {OWNER}'",
+        ),
+        Rule(
+            """variables.same || variables.owner == '' || object.spec.owner == variables.owner
+            || object.spec.owner.startsWith(variables.owner + ':')""",
+            "spec.owner: expected the owner of the namespace, or one below it",
+            """'spec.owner: expected ' + variables.owner + ', to which the namespace is bound, or an owner below it; found '
+            + object.spec.owner""",
+        ),
+        Rule(
+            """variables.same || object.metadata.name == ''
+            || !(object.metadata.namespace + '/' + object.metadata.name in variables.keys)""",
+            "spec.follow.after: expected runs other than itself",
+            reason="Invalid",
+        ),
+        Rule(
+            "variables.same || variables.keys.all(each, variables.keys.exists_one(other, other == each))",
+            "spec.follow.after: expected each run once, with or without its namespace",
+            reason="Invalid",
+        ),
+    ),
+)
+
+_TEMPLATES = Policy(
+    name="fairlease-templates",
+    on=(_ours(_WRITES, "runs"),),
+    variables={
+        "template": "has(object.spec.template) ? object.spec.template : {}",
+        "metadata": "has(variables.template.metadata) ? variables.template.metadata : {}",
+        "pod": "has(variables.template.spec) ? variables.template.spec : {}",
+        "init": f"""has(variables.pod.initContainers) ? variables.pod.initContainers.exists(c, has(c.resources) && (
+            (has(c.resources.limits) && c.resources.limits.exists(key, key.startsWith('{_VENDOR}')))
+            || (has(c.resources.requests) && c.resources.requests.exists(key, key.startsWith('{_VENDOR}'))))) : false""",
+    },
+    rules=(
+        Rule(
+            f"""(!has(variables.metadata.labels) || !variables.metadata.labels.exists(key, key.startsWith('{PREFIX}')))
+            && (!has(variables.metadata.annotations)
+                || !variables.metadata.annotations.exists(key, key.startsWith('{PREFIX}')))""",
+            f"spec.template.metadata: labels and annotations that begin with {PREFIX} are set by the controller only",
+        ),
+        Rule(
+            "!has(variables.pod.nodeName)",
+            "spec.template.spec.nodeName: where a pod runs is for Fairlease to decide; say spec.locality.location",
+        ),
+        Rule(
+            f"!has(variables.pod.schedulerName) || variables.pod.schedulerName == '{SCHEDULER}'",
+            f"spec.template.spec.schedulerName: expected {SCHEDULER}, or nothing",
+        ),
+        Rule(
+            "!variables.init",
+            "spec.template.spec.initContainers: expected no GPUs there; containers share those of the pod",
+        ),
+        Rule(
+            "!has(variables.pod.resourceClaims)",
+            "spec.template.spec.resourceClaims: devices of claims stand in no ledger; ask for GPUs by spec.gpusPerPod",
+        ),
+    ),
+)
+
+_OWN = Policy(
+    name="fairlease-written-by-controller",
+    on=(
+        _ours(_WRITES, *_OWN_KINDS, *(f"{each}/status" for each in _OWN_KINDS), "runs/status", "budgets/status"),
+        _ours(("DELETE",), *_OWN_KINDS),
+    ),
+    variables={
+        "controller": _IS_CONTROLLER,
+        "cleans": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && ({_IS_CLEANER})",
+        "repairs": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && {_IS_ADMINISTRATOR}",
+    },
+    rules=(
+        Rule(
+            "variables.controller || variables.cleans || variables.repairs",
+            "written by the controller only",
+            """request.resource.resource + (has(request.subResource) && request.subResource != '' ? '/' + request.subResource : '')
+            + ' are written by the controller of Fairlease only'""",
+        ),
+    ),
+)
+
+_MARKED = Policy(
+    name="fairlease-marks",
+    on=(
+        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services"),
+        _ours(_WRITES, "runs", "budgets"),
+    ),
+    variables={"controller": _IS_CONTROLLER, **_MARKS},
+    rules=(
+        Rule(
+            f"variables.controller || ({_MARKS_ARE_KEPT})",
+            f"metadata: labels and annotations that begin with {PREFIX} are set by the controller of Fairlease only",
+        ),
+    ),
+)
+
+_OWNERS = Policy(
+    name="fairlease-owners",
+    on=(_core(_WRITES, "namespaces", "namespaces/status", "namespaces/finalize"),),
+    variables={
+        **_MARKS,
+        "owner": f"""has(object.metadata.annotations) && '{OWNER}' in object.metadata.annotations
+            ? object.metadata.annotations['{OWNER}'] : ''""",
+    },
+    rules=(
+        Rule(
+            f"({_MARKS_ARE_KEPT}) || {_IS_ADMINISTRATOR}",
+            f"metadata: labels and annotations that begin with {PREFIX} are set by administrators of Fairlease only",
+        ),
+        Rule(
+            f"variables.owner == '' || variables.owner.matches('^({rules.OWNER.pattern})$')",
+            f"metadata.annotations[{OWNER}]: expected an owner: names joined by ':', such as org:ai:rai",
+        ),
+    ),
+)
+
+_GPU_PODS = Policy(
+    name="fairlease-gpu-pods",
+    on=(_core(_WRITES, "pods", "pods/ephemeralcontainers", "pods/resize"),),
+    variables={
+        "free": f"({_BOUND}) == '' || ({_IS_CONTROLLER})",
+        "gpus": _all_gpus("object"),
+        "oldGPUs": _all_gpus("oldObject"),
+        "create": "request.operation == 'CREATE'",
+    },
+    rules=(
+        Rule(
+            "variables.free || variables.gpus == variables.oldGPUs",
+            "this namespace gets GPUs through Fairlease only: submit a Run instead of a pod with GPUs",
+        ),
+        Rule(
+            "variables.free || !variables.create || !has(object.spec.resourceClaims)",
+            "spec.resourceClaims: this namespace gets devices through Fairlease only: submit a Run",
+        ),
+        Rule(
+            f"""variables.free || !variables.create || !has(object.spec.schedulerName)
+            || object.spec.schedulerName != '{SCHEDULER}'""",
+            f"spec.schedulerName: pods for {SCHEDULER} are made by its controller only: submit a Run",
+        ),
+        Rule(
+            f"""variables.free || !variables.create || !has(object.spec.nodeName) || object.spec.nodeName == ''
+            || {_PLACES_ANYWHERE}""",
+            "spec.nodeName: in this namespace only schedulers choose nodes",
+        ),
+    ),
+)
+
+_BINDINGS = Policy(
+    name="fairlease-bindings",
+    on=(_core(("CREATE",), "pods/binding", "bindings"),),
+    variables={"owner": _BOUND, "controller": _IS_CONTROLLER},
+    rules=(
+        Rule(
+            f"variables.owner == '' || variables.controller || {_PLACES_ANYWHERE}",
+            "in this namespace only schedulers bind pods to nodes",
+        ),
+    ),
+)
+
+POLICIES = (_SPENDING, _TEMPLATES, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
+
+
+def _plain(expression: str) -> str:
+    return " ".join(expression.split())
+
+
+def policy(policy: Policy) -> dict[str, Any]:
+    """The ValidatingAdmissionPolicy."""
+    watched = [
+        {
+            "apiGroups": [each.group],
+            "apiVersions": [each.version],
+            "operations": list(each.operations),
+            "resources": list(each.resources),
+        }
+        for each in policy.on
+    ]
+    validations = []
+    for rule in policy.rules:
+        made = {"expression": _plain(rule.expression), "message": rule.message, "reason": rule.reason}
+        validations.append({**made, "messageExpression": _plain(rule.made)} if rule.made else made)
+    variables = [{"name": name, "expression": _plain(each)} for name, each in policy.variables.items()]
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": policy.name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": watched},
+            "variables": variables,
+            "validations": validations,
+        },
+    }
+
+
+def binding(policy: Policy) -> dict[str, Any]:
+    """Its binding: everywhere, and with force."""
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": policy.name},
+        "spec": {"policyName": policy.name, "validationActions": ["Deny"]},
+    }
+
+
+def policies() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Each policy with its binding, and the name of their file."""
+    for each in POLICIES:
+        yield f"{each.name.removeprefix('fairlease-')}.yaml", [policy(each), binding(each)]

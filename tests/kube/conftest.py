@@ -1,0 +1,78 @@
+"""A real API server for the tests on Kubernetes. Nothing here is a mock; where it cannot run, that is said, and fails in CI.
+
+All tests of this folder share one control plane, in which Fairlease's objects are installed, and each takes a namespace of its
+own. A test that maltreats a server makes one for itself (`make_plane`), in a file called `…_alone.py`: those run on any worker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.kube.tenancy import thing
+from tests.model.rows import LEASE, RUN
+from tools.controlplane import Missing, Plane, ensure
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+MakePlane = Callable[..., Plane]
+
+
+@pytest.fixture(scope="session")
+def binaries() -> dict[str, Path]:
+    """What a control plane is made of, built where it is not there yet."""
+    try:
+        return ensure()
+    except Missing as missing:
+        (pytest.fail if "CI" in os.environ else pytest.skip)(str(missing))
+
+
+@pytest.fixture(scope="session")
+def make_plane(tmp_path_factory: pytest.TempPathFactory, binaries: dict[str, Path]) -> Iterator[MakePlane]:
+    """Starts control planes, with the arguments of `Plane`, and stops them at the end of the session at the latest."""
+    started: list[Plane] = []
+
+    def make(*, kwok: bool = False, controllers: bool = False, scheduler: bool = False) -> Plane:
+        assert binaries
+        plane = Plane(tmp_path_factory.mktemp("plane"), kwok=kwok, controllers=controllers, scheduler=scheduler)
+        started.append(plane)
+        return plane.start()
+
+    yield make
+    for plane in started:
+        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def plane(make_plane: MakePlane) -> Plane:
+    """The shared control plane, with kwok, the controllers, and everything in `config/`."""
+    plane = make_plane(kwok=True, controllers=True)
+    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
+    _wait_for_rules(plane)
+    return plane
+
+
+def _wait_for_rules(plane: Plane) -> None:
+    """A server takes a moment until new kinds are served and new policies are in force."""
+    place = "/apis/rq.davidlangworthy.io/v1/namespaces/default/{}?dryRun=All"
+    probes = {"leases": thing("Lease", LEASE), "runs": thing("Run", RUN)}
+    deadline = time.monotonic() + 60
+    for each, body in probes.items():
+        while plane.api().post(place.format(each), body).status != 403:
+            assert time.monotonic() < deadline, f"no policy refuses {each}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def namespace(plane: Plane) -> Iterator[str]:
+    """A namespace of the test's own, bound to no owner."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    made = plane.api().post("/api/v1/namespaces", {"metadata": {"name": name}})
+    assert made.ok, made.message
+    yield name
+    plane.api().delete(f"/api/v1/namespaces/{name}")

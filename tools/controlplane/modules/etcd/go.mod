@@ -1,0 +1,6 @@
+// Builds etcd for tests.
+module fairlease.invalid/controlplane/etcd
+
+go 1.26.0
+
+require go.etcd.io/etcd/server/v3 v3.6.16
