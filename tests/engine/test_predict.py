@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, node, run
@@ -113,3 +114,15 @@ def test_a_stated_duration_stands_where_nothing_is_known() -> None:
     assert abs(middle - 3 * HOUR) < HOUR
     assert low > 30 * MINUTE
     assert high < 12 * HOUR
+
+
+@given(ends, st.one_of(st.none(), durations))
+def test_the_short_way_to_the_high_end_leads_where_the_long_one_does(
+    past: list[tuple[str, str | None, int, int]], stated: int | None
+) -> None:
+    undo, found = UndoLog(), Durations()
+    for owner, user, gpus, duration in past * 20:
+        found.learn(undo, kinds(owner, user, gpus), duration)
+    for user in (None, "u"):
+        of = kinds("a", user, 8)
+        assert found.high(of, stated) == pytest.approx(found.quantiles(of, 0, stated, (0.9,))[0], rel=1e-3)

@@ -51,8 +51,8 @@ _FORGOTTEN = 1e-6
 Kind = tuple[str, ...]
 """(), (owner,), (owner, user) or (owner, user, GPUs); the user is empty where nobody knows it."""
 
-Kept = tuple[Kind, float, tuple[int, ...], tuple[tuple[int, float], ...]]
-"""A histogram as a snapshot holds it: its kind, unit, last two durations and weights."""
+Kept = tuple[Kind, float, float, tuple[int, ...], tuple[tuple[int, float], ...]]
+"""A histogram as a snapshot holds it: its kind, unit, mass, last two durations and weights."""
 
 
 def bin_of(duration: int) -> int:
@@ -68,13 +68,17 @@ def kinds(owner: str, user: str | None, gpus: int) -> tuple[Kind, ...]:
 
 
 class Histogram:
-    """Durations of one kind. `last` are the latest two, from which the baseline is made that forecasts are compared with."""
+    """Durations of one kind, `mass` is the sum of their weights.
 
-    __slots__ = ("last", "unit", "weights")
+    `last` are the latest two, from which the baseline is made that forecasts are compared with.
+    """
+
+    __slots__ = ("last", "mass", "unit", "weights")
 
     def __init__(self) -> None:
         self.weights: dict[int, float] = {}
         self.unit = 1.0
+        self.mass = 0.0
         self.last: tuple[int, ...] = ()
 
     def beyond(self, first: int, share: float) -> list[tuple[int, float]]:
@@ -85,13 +89,13 @@ class Histogram:
             found.append((first, share * self.weights[first] / unit))
         return found
 
-    def save(self) -> tuple[float, tuple[int, ...]]:
+    def save(self) -> tuple[float, float, tuple[int, ...]]:
         """For the undo log; weights have their own entries in it."""
-        return self.unit, self.last
+        return self.unit, self.mass, self.last
 
-    def restore(self, saved: tuple[float, tuple[int, ...]]) -> None:
+    def restore(self, saved: tuple[float, float, tuple[int, ...]]) -> None:
         """For the undo log."""
-        self.unit, self.last = saved
+        self.unit, self.mass, self.last = saved
 
 
 class Durations:
@@ -110,6 +114,7 @@ class Durations:
                 undo.put(self.kinds, kind, found)
             undo.touch(found)
             undo.put(found.weights, place, found.weights.get(place, 0.0) + found.unit)
+            found.mass += found.unit
             found.unit *= _GROWTH[len(kind)]
             found.last = (*found.last[-1:], duration)
             if found.unit > _UNIT_MAX:
@@ -128,16 +133,42 @@ class Durations:
         found = _mixture(layers, first, max(share, 0.0), _prior(centre, fade))
         return [max(elapsed + 1, _at(found, first, age, want)) for want in wanted]
 
+    def high(self, of: tuple[Kind, ...], stated: int | None) -> int:
+        """How long an attempt lasts at the most, nine times in ten: as `quantiles`, from the top, as every start asks for it."""
+        layers: list[tuple[float, dict[int, float]]] = []
+        left = 1.0
+        if stated is not None:
+            layers.append((1 / (1 + BELIEF), {bin_of(stated): 1.0}))
+            left = BELIEF / (1 + BELIEF)
+        for kind in reversed(of):
+            found = self.kinds.get(kind)
+            if found is not None:
+                mass = found.mass / found.unit + BELIEF
+                layers.append((left / mass / found.unit, found.weights))
+                left *= BELIEF / mass
+        prior = _prior(*((bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)))
+        left /= sum(prior)
+        over, place, here = 1 - HIGH, BINS, 0.0
+        while place and over > 0:
+            place -= 1
+            here = left * prior[place]
+            for factor, weights in layers:
+                if place in weights:
+                    here += factor * weights[place]
+            over -= here
+        part = min(1.0, max(0.0, -over / here)) if here else 0.0
+        return round(math.exp(_LOG_EDGES[place] + part * (_LOG_EDGES[place + 1] - _LOG_EDGES[place])))
+
     def freeze(self) -> Iterator[Kept]:
         """For a snapshot."""
         for kind, each in sorted(self.kinds.items()):
-            yield kind, each.unit, each.last, tuple(sorted(each.weights.items()))
+            yield kind, each.unit, each.mass, each.last, tuple(sorted(each.weights.items()))
 
     def thaw(self, kept: tuple[Kept, ...]) -> None:
         """From a snapshot."""
-        for kind, unit, last, weights in kept:
+        for kind, unit, mass, last, weights in kept:
             found = self.kinds[kind] = Histogram()
-            found.unit, found.last, found.weights = unit, last, dict(weights)
+            found.unit, found.mass, found.last, found.weights = unit, mass, last, dict(weights)
 
 
 def _rescale(undo: UndoLog, found: Histogram) -> None:
@@ -149,6 +180,7 @@ def _rescale(undo: UndoLog, found: Histogram) -> None:
         else:
             undo.put(found.weights, place, left)
     found.unit = 1.0
+    found.mass = math.fsum(found.weights.values())
 
 
 def total(weights: list[tuple[int, float]]) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.durations import HIGH, Durations, kinds
+from fairlease.ledger.durations import Durations, kinds
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -432,7 +432,7 @@ class World:
     def expectation(self, run: RunState) -> int:
         """How long a run will take at the most, nine times in ten, by what is known now."""
         of = kinds(run.spec.owner, run.by, run.spec.resources.total_gpus)
-        return self.durations.quantiles(of, 0, run.spec.runtime.expected_duration, (HIGH,))[0]
+        return self.durations.high(of, run.spec.runtime.expected_duration)
 
     def _remember(self, run: RunState) -> None:
         """How long an attempt ran that came to its own end."""
