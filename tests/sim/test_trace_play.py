@@ -12,7 +12,6 @@ from fairlease.engine.calibration import Sample, calibrate
 from fairlease.ledger.audit import audit
 from fairlease.ledger.memory import MemoryStore
 from fairlease.model.amount import DAY, HOUR, MINUTE, SECOND
-from fairlease.model.config import Config
 from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
