@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.ledger.durations import HIGH, LOW, MIDDLE, UNKNOWN, kinds
+from fairlease.ledger.durations import HIGH, LOW, MIDDLE, UNKNOWN, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,17 +37,16 @@ def end_of(run: RunState, now: int) -> int:
 
 def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[float] = (LOW, MIDDLE, HIGH)) -> list[int]:
     """How long an attempt lasts in all, given that it has lasted for `elapsed`: one duration for each share asked for."""
-    spec = run.spec
-    of = kinds(spec.owner, run.by, spec.resources.total_gpus)
-    found = state.durations.quantiles(of, elapsed, spec.runtime.expected_duration, wanted)
-    limit = spec.runtime.max_duration
+    runtime = run.spec.runtime
+    found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, wanted)
+    limit = runtime.max_duration
     return found if limit is None else [min(each, max(limit, elapsed + 1)) for each in found]
 
 
 def last_two(state: State, run: RunState, elapsed: int) -> int:
     """What forecasts are compared with: the mean of the last two runs like it, doubled while it is outlived."""
     found = UNKNOWN
-    for kind in kinds(run.spec.owner, run.by, run.spec.resources.total_gpus):
+    for kind in kinds_of(run):
         histogram = state.durations.kinds.get(kind)
         if histogram is not None:
             found = sum(histogram.last) // len(histogram.last)

@@ -22,6 +22,7 @@ from fairlease.model.amount import HOUR, SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fairlease.ledger.live import RunState
     from fairlease.ledger.undo import UndoLog
 
 BINS = 104
@@ -65,6 +66,11 @@ def kinds(owner: str, user: str | None, gpus: int) -> tuple[Kind, ...]:
     if user is None:
         return (), (owner,), (owner, "", str(gpus))
     return (), (owner,), (owner, user), (owner, user, str(gpus))
+
+
+def kinds_of(run: RunState) -> tuple[Kind, ...]:
+    """The kinds that a run is of."""
+    return kinds(run.spec.owner, run.by, run.spec.resources.total_gpus)
 
 
 class Histogram:

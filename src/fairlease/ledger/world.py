@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.durations import Durations, kinds
+from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -431,16 +431,12 @@ class World:
 
     def expectation(self, run: RunState) -> int:
         """How long a run will take at the most, nine times in ten, by what is known now."""
-        of = kinds(run.spec.owner, run.by, run.spec.resources.total_gpus)
-        return self.durations.high(of, run.spec.runtime.expected_duration)
+        return self.durations.high(kinds_of(run), run.spec.runtime.expected_duration)
 
     def _remember(self, run: RunState) -> None:
         """How long an attempt ran that came to its own end."""
         if run.started_at is not None:
-            spec = run.spec
-            self.durations.learn(
-                self.undo, kinds(spec.owner, run.by, spec.resources.total_gpus), self.at - run.started_at
-            )
+            self.durations.learn(self.undo, kinds_of(run), self.at - run.started_at)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)
