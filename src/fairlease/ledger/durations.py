@@ -110,6 +110,11 @@ class Durations:
     def __init__(self) -> None:
         self.kinds: dict[Kind, Histogram] = {}
 
+    def ended(self, undo: UndoLog, run: RunState, now: int) -> None:
+        """An attempt came to its own end."""
+        if run.started_at is not None:
+            self.learn(undo, kinds_of(run), now - run.started_at)
+
     def learn(self, undo: UndoLog, of: tuple[Kind, ...], duration: int) -> None:
         """An attempt of these kinds ended by itself."""
         place = bin_of(duration)

@@ -179,7 +179,7 @@ class State(World):
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
         if event.reason is Reason.Fail:
-            self._remember(run)
+            self.durations.ended(self.undo, run, self.at)
         self.undo.touch(run)
         run.attempt += 1
         run.failures += event.reason is Reason.Fail
@@ -201,7 +201,7 @@ class State(World):
         assert not run.leases, "a run's leases close before it ends"
         assert run.hold is None, "a run's reservation is over before it ends"
         if event.reason in _OWN_ENDS:
-            self._remember(run)
+            self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)

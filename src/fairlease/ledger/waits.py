@@ -96,14 +96,14 @@ class Waits:
         return min(range(EXPERTS), key=lambda expert: (self.losses[expert], -expert))
 
     def started(self, undo: UndoLog, run: RunState, now: int) -> None:
-        """A run starts now: note how long it waited, and what became of its forecast."""
+        """A run that was touched starts now: note how long it waited, and what became of its forecast, which is over."""
         wait = now - run.asked_at
         if wait > 0:
             for name in (run.spec.owner, EVERYBODY):
                 undo.put(self.recent, name, (*self.recent.get(name, ()), wait)[-WAITS:])
         if run.foreseen_first is None:
             return
-        at, told = run.foreseen_first
+        (at, told), run.foreseen, run.foreseen_first = run.foreseen_first, None, None
         actual = nats(max(now - at, ACTUAL_MIN))
         errors = tuple(actual - centre(expert, told.play, told.usual) for expert in range(EXPERTS))
         baseline = None if told.baseline is None else abs(now - at - told.baseline)

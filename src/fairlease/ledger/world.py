@@ -337,7 +337,6 @@ class World:
         if run.first_started_at is None:
             run.first_started_at = self.at
         self.waits.started(self.undo, run, self.at)
-        run.foreseen = run.foreseen_first = None
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
         run.expected = self.expectation(run)
@@ -432,11 +431,6 @@ class World:
     def expectation(self, run: RunState) -> int:
         """How long a run will take at the most, nine times in ten, by what is known now."""
         return self.durations.high(kinds_of(run), run.spec.runtime.expected_duration)
-
-    def _remember(self, run: RunState) -> None:
-        """How long an attempt ran that came to its own end."""
-        if run.started_at is not None:
-            self.durations.learn(self.undo, kinds_of(run), self.at - run.started_at)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)
