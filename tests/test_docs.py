@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent
 GUIDES = [
     "docs/user-guide/quickstart.md",
     "docs/user-guide/simulator.md",
+    "docs/user-guide/forecasts.md",
     "docs/user-guide/traces.md",
     "docs/operator-guide/one-machine.md",
 ]

@@ -107,6 +107,7 @@ class Reason(enum.Enum):
     HardFacts = "HardFacts", 800, False, "nothing to change"
     Notice = "Notice", 801, False, "nothing to change"
     Predicted = "Predicted", 802, True, "set runtime.maxDuration on the runs it waits for"
+    Window = "Window", 803, False, "nothing to change"
     NotServed = "NotServed", 810, True, "wait: it is tried again whenever something changes"
     TooYoung = "TooYoung", 811, True, "wait for enough work to be older than minRuntime"
     SliceLost = "SliceLost", 812, True, "wait: it means to use other GPUs now"

@@ -30,6 +30,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show one run: its spec and status.",
         "watch": "Watch runs as they change.",
         "explain": "Explain why a run waits, runs or ended.",
+        "eta": "Say when a run will start: early, most likely, late.",
         "logs": "Print what a run's processes wrote.",
         "cancel": "End runs.",
     },
@@ -41,6 +42,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "The record": {
         "leases": "List leases, open and closed.",
         "audit": "Replay the ledger and prove what it claims.",
+        "forecast": "Show whether forecasts kept their word.",
         "export": "Write leases or charges as CSV or Parquet.",
     },
     "What if": {

@@ -43,6 +43,7 @@ def _draw(session: Session, run: Answer) -> None:
         "Ended": _when(status.get("endedAt")),
         "Deadline": status.get("deadline"),
         "Earliest start": status.get("earliestStart"),
+        "Forecast": _forecast(run.get("forecast")),
         "Leases": len(status.get("leases", ())),
         "Command": shlex.join(spec.get("command") or ()),
     }
@@ -68,6 +69,10 @@ def _draw_funding(session: Session, funding: Answer) -> None:
     if rows:
         click.echo()
         show_table(("FUNDING", "GPUS", "GPU-HOURS"), rows, colour=session.colour)
+
+
+def _forecast(told: Answer | None) -> str | None:
+    return None if told is None else f"{told['p50']} ({told['p10']} to {told['p90']}), {told['why']}"
 
 
 def _when(instant: str | None) -> str | None:

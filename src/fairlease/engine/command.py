@@ -94,6 +94,12 @@ class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
 
+class Forecast(Command, frozen=True):
+    """Say when runs that wait will start (those named, or all), and write down what is new of it."""
+
+    runs: tuple[Key, ...] = ()
+
+
 AnyCommand = (
     Configure
     | SetNode
@@ -107,4 +113,5 @@ AnyCommand = (
     | PodFailed
     | Resize
     | TimePassed
+    | Forecast
 )

@@ -22,12 +22,18 @@ class Reservations:
     def __init__(self) -> None:
         self._all: list[tuple[ev.ReservationMade, View]] = []
         self._latest: dict[Key, int] = {}
+        self._at = 0
+
+    def take(self, at: int, event: ev.AnyEvent) -> None:
+        """Take in one event of an entry."""
+        self._at = at
+        self._fold(event)
 
     @singledispatchmethod
-    def fold(self, event: object) -> None:
-        """Take in one event; most tell nothing of reservations."""
+    def _fold(self, event: object) -> None:
+        """Most events tell nothing of reservations."""
 
-    @fold.register
+    @_fold.register
     def _(self, event: ev.ReservationMade) -> None:
         before = self._latest.get(event.run)
         if before is not None and self._all[before][1]["state"] in _IN_FORCE:
@@ -35,9 +41,16 @@ class Reservations:
         self._latest[event.run] = len(self._all)
         self._all.append((event, _status(ReservationState.PENDING, event.basis.value, event.message)))
 
-    @fold.register
+    @_fold.register
     def _(self, event: ev.ReservationTurned) -> None:
         self._all[self._latest[event.run]][1].update(_status(event.state, event.reason.value, event.message))
+
+    @_fold.register
+    def _(self, event: ev.Forecasted) -> None:
+        for each in event.runs:
+            place = self._latest.get(each.run)
+            if place is not None and self._all[place][1]["state"] in _IN_FORCE:
+                self._all[place][1]["forecast"] = forecast_view(self._at, each)
 
     def objects(self, now: int) -> Iterator[View]:
         """Every reservation as its object."""
@@ -52,6 +65,22 @@ class Reservations:
 _IN_FORCE = tuple(
     state.value for state in (ReservationState.PENDING, ReservationState.ACTIVE, ReservationState.BLOCKED)
 )
+
+
+def forecast_view(at: int, told: ev.Foreseen) -> View:
+    """A forecast as a status shows it. `confidence`: the share of starts lately that came between P10 and P90."""
+    view: View = {
+        "p10": format_instant(told.p10),
+        "p50": format_instant(told.p50),
+        "p90": format_instant(told.p90),
+        "asOf": format_instant(at),
+        "source": told.source.value,
+        "why": told.why,
+        "confidence": None if told.confidence is None else told.confidence / 100,
+    }
+    if told.scope:
+        view |= {"deficitGPUs": told.deficit_gpus, "scope": told.scope, "remedies": list(told.remedies)}
+    return view
 
 
 def _status(state: ReservationState, reason: str, message: str) -> View:

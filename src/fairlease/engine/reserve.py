@@ -14,7 +14,7 @@ from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.model.amount import format_instant
+from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
@@ -27,6 +27,10 @@ DEPTH = 64
 """Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
+
+
+FAR = 365 * DAY
+"""When a reservation falls due again that cannot be served in a rehearsal: not in it."""
 
 
 class Draft(NamedTuple):
@@ -77,6 +81,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
 
     Who is cut for it has its notice from the first date on; a move does not begin it again.
     """
+    if engine.rehearses:
+        return _sketch(engine, run, why)
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
     cut_from = None if notice is None else now + notice
     if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
@@ -127,10 +133,7 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     state, flavor = engine.state, run.spec.resources.gpu_type
     near, far = state.standings.near[flavor], state.standings.far.get(flavor)
     ahead = 0 if far is None else far.bisect_left(run.order)
-    if far is not None and ahead:
-        before = [far.peekitem(ahead - 1)[1]]
-    else:
-        before = list(near.values())
+    before = [far.peekitem(ahead - 1)[1]] if far is not None and ahead else list(near.values())
     last = max(other.hold.earliest_start for other in before if other.hold is not None)
     gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
     date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
@@ -155,7 +158,7 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
 def _turn(engine: Engine, run: RunState) -> int:
     """GPU-milliseconds of a run's turn: what is expected of it, or, where funded work is cut, the time for which it is safe."""
     config, gpus = engine.state.config, run.spec.resources.total_gpus
-    expected = engine.state.expectation(run.spec) if run.hold is None else run.hold.expected
+    expected = engine.state.expectation(run) if run.hold is None else run.hold.expected
     return gpus * (expected if config.notice is None else min(expected, config.min_runtime))
 
 
@@ -171,6 +174,30 @@ def promote(engine: Engine) -> None:
                 settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
             elif not make(engine, run, planner, Reason.Nearer):
                 settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
+
+
+def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
+    """In a rehearsal a reservation keeps the slots it means to use, and nobody gets a new one: to look for slots is what costs.
+
+    One that was due and not served is tried again after another notice.
+    """
+    hold, notice = run.hold, engine.state.config.notice
+    if hold is not None and why is Reason.NotServed:
+        engine.emit(
+            ev.ReservationMade(
+                run=run.key,
+                name=hold.name,
+                earliest_start=engine.now + (FAR if notice is None else max(notice, MINUTE)),
+                basis=hold.basis,
+                reason=why,
+                message="",
+                domains=hold.domains,
+                lien=hold.lien,
+                envelopes=hold.envelopes,
+                cut_from=hold.cut_from,
+            )
+        )
+    return True
 
 
 def _told(basis: Reason, date: int) -> str:

@@ -116,15 +116,15 @@ class Bench:
         self.state = state
         self.seats = seats
         self.taken: list[tuple[Victim, list[Lease]]] = []
-        self._gone: set[tuple[str, str]] = set()
+        self.gone: set[tuple[str, str]] = set()
 
     def take(self, victim: Victim) -> bool:
         """Take a victim, unless nothing of it lies where it would help."""
         leases = self.state.runs[victim.run].leases
-        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self._gone]
+        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self.gone]
         if not any(map(self.seats.usable, fresh)):
             return False
-        self._gone.update((victim.run, lease.name) for lease in fresh)
+        self.gone.update((victim.run, lease.name) for lease in fresh)
         self.seats.change(fresh, 1)
         if not victim.whole:
             names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)

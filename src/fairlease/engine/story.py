@@ -222,6 +222,12 @@ class Storyteller:
         lost = event.state in (ReservationState.BLOCKED, ReservationState.CANCELED, ReservationState.FAILED)
         self._say(_run(event.run), event.reason, f"reservation {event.state.value}{told}", warning=lost)
 
+    @_tell.register
+    def _(self, event: ev.Forecasted) -> None:
+        for each in event.runs:
+            p10, p50, p90 = (format_instant(when) for when in (each.p10, each.p50, each.p90))
+            self._say(_run(each.run), "Forecast", f"starts at {p50} ({p10} to {p90}), {each.why}")
+
 
 def _run(run: Key) -> str:
     return f"Run/{run}"

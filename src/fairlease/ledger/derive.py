@@ -26,6 +26,8 @@ def runs_of(event: ev.AnyEvent) -> tuple[Key, ...]:
         return (event.run,)
     if isinstance(event, ev.RunDeferred):
         return tuple(dict.fromkeys(event.runs))
+    if isinstance(event, ev.Forecasted):
+        return tuple(each.run for each in event.runs)
     if isinstance(event, ev.OutcomeRecorded):
         outcome = event.outcome
         return tuple(dict.fromkeys((outcome.claim.key, *outcome.conflict_set, *(cut.run for cut in outcome.actions))))

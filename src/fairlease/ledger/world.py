@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
+from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
-from fairlease.model.amount import HOUR
+from fairlease.ledger.waits import Waits
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
-    from fairlease.model.run import RunSpec
-
-REMEMBERED_RUNS = 32
-"""Runs of each owner whose duration is remembered, for predictions."""
-
-UNKNOWN_MS = 4 * HOUR
-"""How long a run is taken to run whose owner's runs nobody has seen end yet."""
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -87,7 +81,8 @@ class World:
         self.standings = Standings()
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
-        self.history: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.durations = Durations()
+        self.waits = Waits()
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
@@ -303,7 +298,6 @@ class World:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
-        hold.expected = hold.expected or self.expectation(run.spec)
         self._stand(run, hold, stands=True)
         if not hold.holds:
             return
@@ -354,9 +348,10 @@ class World:
         run.started_at = self.at
         if run.first_started_at is None:
             run.first_started_at = self.at
+        self.waits.started(self.undo, run, self.at)
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
-        run.expected = self.expectation(run.spec)
+        run.expected = self.expectation(run)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
@@ -445,17 +440,9 @@ class World:
             self.undo.touch(meter)
         meter.change(gpus, self.at)
 
-    def expectation(self, spec: RunSpec) -> int:
+    def expectation(self, run: RunState) -> int:
         """How long a run will take at the most, nine times in ten, by what is known now."""
-        past = sorted(duration for _, duration in self.history.get(spec.owner, ()))
-        unseen = spec.runtime.expected_duration or UNKNOWN_MS
-        return past[min(len(past) - 1, len(past) * 9 // 10)] if past else unseen
-
-    def _remember(self, run: RunState) -> None:
-        """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""
-        if run.started_at is not None:
-            past = (*self.history.get(run.spec.owner, ()), (run.spec.resources.total_gpus, self.at - run.started_at))
-            self.undo.put(self.history, run.spec.owner, past[-REMEMBERED_RUNS:])
+        return self.durations.high(kinds_of(run), run.spec.runtime.expected_duration)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease import __version__
 from fairlease.engine import command as cmd
-from fairlease.engine import view
+from fairlease.engine import forecast, view
+from fairlease.engine.reservations import forecast_view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
 from fairlease.local.children import audit_report, export_answer, read_part
 from fairlease.local.environment import pod_id
+from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.inquiry import Inquiry
 from fairlease.local.metrics import pending_by_cause
 from fairlease.local.protocol import Fault, Request, fault
@@ -47,6 +49,7 @@ class Answers:
         self._access = daemon.access
         self._past = daemon.past
         self._inquiry = Inquiry(daemon.scheduler)
+        self._foresight = Foresight(daemon.scheduler)
         self._children = asyncio.Lock()
         self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
         self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
@@ -56,6 +59,8 @@ class Answers:
             "list": (rq.ListArgs, self.list_runs),
             "show": (rq.OneRun, self.show),
             "explain": (rq.OneRun, self.explain),
+            "eta": (rq.Eta, self.eta),
+            "forecast.report": (rq.Report, self.forecast_report),
             "cover": (rq.RunOrObject, self.cover),
             "cancel": (rq.Runs, self.cancel),
             "budgets.apply": (rq.Objects, self.apply_budgets),
@@ -219,6 +224,9 @@ class Answers:
             "spec": spec,
             "status": self._past.status(asked, self._daemon.now()),
         }
+        live = self._scheduler.state.runs.get(asked.run)
+        if live is not None and live.foreseen is not None:
+            result["forecast"] = forecast_view(*live.foreseen)
         if asked.ending is not None:
             ended = asked.ending.ended
             result["outcome"] = {
@@ -238,6 +246,22 @@ class Answers:
         result |= self._inquiry.verdict(asked, now)
         result["story"] = self._inquiry.story(asked.run)
         return result
+
+    async def eta(self, _: Caller, args: rq.Eta) -> Result:
+        """When a run starts, thought through anew; or all that wait, as it was last written down."""
+        now = self._daemon.now()
+        if args.run is not None:
+            return {"runs": [self._foresight.of(self._found(rq.name_key(args.run)), now)]}
+        waiting = forecast.waiting(self._scheduler.state)
+        rows = [self._scheduler.state.runs[run] for run in waiting]
+        chosen = [run for run in rows if args.owner is None or covers(args.owner, run.spec.owner)]
+        return {"runs": [self._foresight.told(run) for run in chosen[: rq.bounded(args.limit)]]}
+
+    async def forecast_report(self, _: Caller, args: rq.Report) -> Result:
+        """Whether forecasts kept their word, over the ledger's past."""
+        since = rq.instant("since", args.since)
+        async with self._children:
+            return await asyncio.to_thread(forecast_report, self._daemon.settings.ledger, args.owner, since)
 
     async def plan(self, caller: Caller, args: rq.OneObject) -> Result:
         """What would come of submitting a run; nothing is written."""

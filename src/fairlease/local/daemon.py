@@ -62,6 +62,10 @@ AGAIN_S = 0.2
 FAILED_S = 0.5
 END_S = 30.0
 
+FORECAST_S = 2.0
+FORECAST_SHARE = 20
+"""Forecasts are made anew when facts changed, at most so often, and so rarely that they take a twentieth of the time at most."""
+
 Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
 Ready = Callable[[list[str]], None]
 
@@ -126,6 +130,8 @@ class Daemon:
         self._all_gone: list[asyncio.Future[None]] = []
         self._teller = Storyteller()
         self._not_before = 0.0
+        self._forecast_due: float | None = None
+        self._forecast_next = 0.0
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
@@ -245,6 +251,7 @@ class Daemon:
                 _release(self._all_gone)
             # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
             await asyncio.sleep(0 if told else FAILED_S)
+            self._forecast()
 
     async def _sleep(self) -> None:
         """Until a request, the end of a process, a timer, or a look that is due."""
@@ -256,6 +263,8 @@ class Daemon:
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
             waits.append(max(look_ms / 1000, 0.001))
+        if self._forecast_due is not None:
+            waits.append(max(self._forecast_due - time.monotonic(), 0.001))
         handle = self._loop.call_later(min(waits), self._wake.set)
         await self._wake.wait()
         self._wake.clear()
@@ -284,6 +293,22 @@ class Daemon:
         else:
             return not observed or self.scheduler.head.seq > before
         return False
+
+    def _forecast(self) -> None:
+        """Say when those who wait will start, where facts changed since it was last said and it is time."""
+        if self._forecast_due is None or self._forecast_due > time.monotonic() or self._stop:
+            return
+        self._forecast_due = None
+        begun = time.monotonic()
+        try:
+            self._decide(self.now(), [cmd.Forecast()])
+        except Conflict:
+            self.log.critical("another writer appended to the ledger; stepping down")
+            raise
+        except Exception:
+            self.log.exception("no forecast was made")
+        self._forecast_due = None  # the forecast is no fact that calls for another
+        self._forecast_next = time.monotonic() + max(FORECAST_S, FORECAST_SHARE * (time.monotonic() - begun))
 
     def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
         for commands, owners in [([each], []) for each in observed] + [(job.commands, [job]) for job in jobs]:
@@ -344,6 +369,8 @@ class Daemon:
         try:
             self.metrics.ticked(tick, seconds)
             if tick.entry is not None:
+                if self.scheduler.state.queue:
+                    self._forecast_due = self._forecast_due or max(self._forecast_next, time.monotonic())
                 self.past.follow(tick.entry)
                 self.metrics.appended(self.store.append_s)
                 self._tell(tick, tick.entry, seconds)

@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fairlease.engine.view import budget_status
 from fairlease.ledger import event as ev
+from fairlease.model.amount import SECOND
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
@@ -63,6 +64,16 @@ METRICS = {
     "pending_runs": Metric("gauge", ("cause",), "Runs that wait, by the reason they were told."),
     "running_runs": Metric("gauge", (), "Runs that hold GPUs."),
     "pack_results_total": Metric("counter", ("result",), "Tries to find room: placed, NoRoom or NeverFits."),
+    "forecasts_total": Metric("counter", (), "Forecasts of starts that were written down."),
+    "forecast_starts": Metric("gauge", (), "Starts that forecasts are judged by: the latest 500 that had one."),
+    "forecast_share": Metric(
+        "gauge", ("part",), "Share of these inside P10 to P90, before P50, before P90; good are 0.8, 0.5 and 0.9."
+    ),
+    "forecast_error_seconds": Metric(
+        "gauge",
+        ("by",),
+        "Mean absolute error of P50 over these, and of the baseline: a play with the last two durations.",
+    ),
     "gpus": Metric("gauge", (), "GPUs of this machine."),
     "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
     "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
@@ -123,6 +134,8 @@ class Metrics:
             if held > closed:
                 self._open[event.run] = held - closed
             self._counters["leases_closed_total"].labels(event.reason.value).inc(closed)
+        elif isinstance(event, ev.Forecasted):
+            self._counters["forecasts_total"].inc(len(event.runs))
 
     # --- how things stand ----------------------------------------------------------------------------------------------
 
@@ -136,6 +149,7 @@ class Metrics:
         gauges["gpus"].set(sum(node.peak for node in nodes))
         gauges["gpus_free"].set(sum(node.room for node in nodes))
         self._runs(state)
+        self._forecasts(state)
         self._budgets(state, scheduler.engine.family, now)
         return generate_latest(self.registry)
 
@@ -146,6 +160,25 @@ class Metrics:
             waiting.labels(cause.value).set(count)
             pending += count
         self._gauges["running_runs"].set(len(state.runs) - pending)
+
+    def _forecasts(self, state: State) -> None:
+        scored, share, error = (
+            state.waits.scored,
+            self._gauges["forecast_share"],
+            self._gauges["forecast_error_seconds"],
+        )
+        self._gauges["forecast_starts"].set(len(scored))
+        share.clear()
+        error.clear()
+        if not scored:
+            return
+        share.labels("inside").set(sum(row.inside for row in scored) / len(scored))
+        share.labels("before_p50").set(sum(row.before_p50 for row in scored) / len(scored))
+        share.labels("before_p90").set(sum(row.before_p90 for row in scored) / len(scored))
+        error.labels("forecast").set(sum(row.error for row in scored) / len(scored) / SECOND)
+        compared = [row.baseline_error for row in scored if row.baseline_error is not None]
+        if compared:
+            error.labels("last_two").set(sum(compared) / len(compared) / SECOND)
 
     def _budgets(self, state: State, family: Family, now: int) -> None:
         names = (

@@ -60,6 +60,21 @@ class OneRun(Args, frozen=True):
     run: str
 
 
+class Eta(Args, frozen=True):
+    """A run by its name, or nobody's: all that wait, of an owner and all below where one is named."""
+
+    run: str | None = None
+    owner: str | None = None
+    limit: int = LIMIT
+
+
+class Report(Args, frozen=True):
+    """Whose forecasts, made since when."""
+
+    owner: str | None = None
+    since: str | None = None
+
+
 class RunOrObject(Args, frozen=True):
     """A run that is there, or one that might be."""
 

@@ -61,6 +61,7 @@ class Auditor:
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
+            ev.Forecasted: self._forecasted,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -294,6 +295,14 @@ class Auditor:
     def _reservation_turned(self, event: ev.ReservationTurned) -> None:
         for message in self.promises.turned(event, self.at):
             self._check(holds=False, claim="reservation", message=message)
+
+    def _forecasted(self, event: ev.Forecasted) -> None:
+        for row in event.runs:
+            run = self.runs.get(row.run)
+            waits = run is not None and not run.over and not run.open
+            self._check(waits, "forecast", f"{row.run} was forecast, which does not wait")
+            ordered = self.at <= row.p10 <= row.p50 <= row.p90
+            self._check(ordered, "forecast", f"{row.run} is to start at {row.p10}, {row.p50}, {row.p90}")
 
     def _done(self, key: Key) -> bool:
         return key in self.runs and self.runs[key].phase is Phase.COMPLETED
