@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "watch": "Watch runs as they change.",
         "explain": "Explain why a run waits, runs or ended.",
         "logs": "Print what a run's processes wrote.",
+        "notices": "List what was told: coming cuts, starts, money that runs low.",
         "cancel": "End runs.",
     },
     "Money": {

@@ -2,8 +2,8 @@
 
 Two sources, both pure. What happened is told from the events of one entry (`of_entry`). What comes is told from the state: work
 that may be cut (`engine.coming`), money that runs low (`engine.alarms`). Each notice has a key: the same thing told again has the
-same key, so that whoever delivers it, over however many restarts, can keep from repeating it. Theatres deliver: to webhooks, hooks and
-signals on one machine, as Events on Kubernetes.
+same key, so that whoever delivers it, over however many restarts, can keep from repeating it. Theatres deliver: to webhooks, hooks
+and signals on one machine, as Events on Kubernetes.
 """
 
 from __future__ import annotations
