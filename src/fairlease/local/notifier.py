@@ -314,9 +314,9 @@ class Notifier:
     def _postpone(self, delivery: Delivery, error: str) -> None:
         wait_ms = min(LAST_WAIT_MS, FIRST_WAIT_MS << min(delivery.tries, 20))
         due = self._daemon.now() + wait_ms
+        if delivery.address.channel == WEBHOOK:  # all wait behind it: what one did not reach the next will not either
+            self._channel_at[WEBHOOK], due = due, delivery.due
         self._outbox.postpone(delivery, due, error)
-        if delivery.address.channel == WEBHOOK:  # what one notice did not reach the next will not either
-            self._channel_at[WEBHOOK] = due
 
     async def _send(self, delivery: Delivery) -> None:
         notice, (channel, run) = delivery.notice, delivery.address

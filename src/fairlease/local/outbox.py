@@ -28,6 +28,8 @@ KEPT_MS = 400 * DAY
 KEPT_MAX = 50_000
 """Notices that are remembered at the most; deliveries of older ones are given up."""
 PRUNE_EVERY = 1_000
+LOCKED_S = 0.1
+"""How long somebody who looks at the file may hold us up: the loop waits meanwhile."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -86,7 +88,7 @@ class Outbox:
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None)
+        db = sqlite3.connect(self._path, isolation_level=None, timeout=LOCKED_S)
         try:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
