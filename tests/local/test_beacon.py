@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.local.mailbox import SLEEP, free_port, metric, told
 from tests.local.stage import Stage, run_object, until
-from tests.local.test_notices import SLEEP, free_port, metric, told
 
 from fairlease.engine.lottery import seed_of
 from fairlease.ledger import event as ev

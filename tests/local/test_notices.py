@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 import json
-import sqlite3
+import pwd
+import shutil
 import socket
-import threading
+import sqlite3
+import tempfile
 import time
-import urllib.request
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.local.stage import Stage, budget_object, daemon, run_object, until
+from tests.local.mailbox import SHORT, SLEEP, Mailbox, free_port, metric, told
+from tests.local.stage import budget_object, daemon, run_object, until
+from tests.local.test_access import ALICE, AS_ROOT, BOB, as_user
 
-SHORT = "notice: 2s\nminRuntime: 0s\ngrace: 1s\n"
-SLEEP = "while :; do sleep 0.05; done"
 FOREVER = run_object("old", 8, SLEEP)
-
-
-class Mailbox:
-    """An HTTP server on loopback that keeps what it is sent, and answers as it was told to, in turn."""
-
-    def __init__(self, port: int = 0) -> None:
-        self.got: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.answers: list[int] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                code = outer.answers.pop(0) if outer.answers else 200
-                if code == 200:
-                    outer.got.append(body)
-                    outer.keys.append(self.headers["Idempotency-Key"])
-                self.send_response(code)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        self._thread.start()
-
-    def kinds(self) -> Counter[str]:
-        return Counter(each["kind"] for each in self.got)
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 @pytest.fixture
@@ -64,27 +25,6 @@ def mailbox() -> Iterator[Mailbox]:
     box = Mailbox()
     yield box
     box.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def told(tmp_path: Path, config: str, **more: object) -> Iterator[Stage]:
-    """A daemon whose notice is short."""
-    path = tmp_path / "fairlease.yaml"
-    path.write_text(SHORT + config)
-    with daemon(tmp_path / "home", config=str(path), **more) as stage:
-        yield stage
-
-
-def metric(url: str, name: str) -> float:
-    text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
-    found = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(f"fairlease_{name} ")]
-    return float(found[0]) if found else 0.0
 
 
 def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mailbox) -> None:
@@ -100,7 +40,7 @@ def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mail
         assert mailbox.kinds() == expected
         assert len(set(mailbox.keys)) == len(mailbox.keys)
         deficit, coming = mailbox.got[0], mailbox.got[1]
-        assert list(deficit)[0] == "text"
+        assert next(iter(deficit)) == "text"
         assert deficit["text"].startswith("big lacks 8 × H100: unless they come free, others give way at ")
         assert (coming["claim"], coming["due"], coming["gpus"]) == ("default/big", deficit["due"], 8)
         assert coming["runs"] == [{"run": "default/old", "reason": "RandomPreempt", "gpus": 8, "odds": 1.0}]
@@ -126,7 +66,9 @@ def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mail
 
 def test_a_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path, mailbox: Mailbox) -> None:
     mailbox.answers = [500, 503]
-    with told(tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n") as stage:
+    with told(
+        tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
+    ) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["error"].endswith("500 Internal Server Error"))
         until(lambda: mailbox.got)
@@ -136,7 +78,9 @@ def test_a_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path, mailb
 
 def test_a_webhook_that_refuses_for_good_is_given_up_visibly(tmp_path: Path, mailbox: Mailbox) -> None:
     mailbox.answers = [403]
-    with told(tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n") as stage:
+    with told(
+        tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
+    ) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["failed"] == 1)
         assert stage.call("status")["notifications"]["error"] == "the webhook answered 403 Forbidden"
@@ -190,7 +134,9 @@ def test_an_outbox_that_cannot_be_written_for_a_while_is_made_up_for(tmp_path: P
 
 
 def test_a_flood_of_notices_reaches_the_webhook_as_one(tmp_path: Path, mailbox: Mailbox) -> None:
-    with told(tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [RunStarted]}}\n", gpus=40) as stage:
+    with told(
+        tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [RunStarted]}}\n", gpus=40
+    ) as stage:
         stage.call("submit", objects=[run_object("first", 40, "sleep 1", runtime={"maxDuration": "5s"})])
         stage.call("submit", objects=[run_object(f"small-{number}", 1, "sleep 20") for number in range(40)])
         until(lambda: mailbox.got)
@@ -204,7 +150,9 @@ def test_a_flood_of_notices_reaches_the_webhook_as_one(tmp_path: Path, mailbox: 
 def test_a_command_gets_the_notice_and_the_run_it_is_about(tmp_path: Path) -> None:
     out = tmp_path / "out"
     hook = tmp_path / "hook.sh"
-    hook.write_text(f'#!/bin/sh\necho "$FAIRLEASE_NOTICE $FAIRLEASE_RUN $FAIRLEASE_DUE" >> {out}; cat >> {out}; echo >> {out}\n')
+    hook.write_text(
+        f'#!/bin/sh\necho "$FAIRLEASE_NOTICE $FAIRLEASE_RUN $FAIRLEASE_DUE" >> {out}; cat >> {out}; echo >> {out}\n'
+    )
     hook.chmod(0o755)
     with told(tmp_path, f"notify: {{command: [{hook}], kinds: [CutComing]}}\n") as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
@@ -251,7 +199,9 @@ def test_a_signal_reaches_only_processes_that_catch_it(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     careful = f"trap 'echo saved >> {saved}' USR1; echo ready; {SLEEP}"
     with told(tmp_path, "notify: {signal: SIGUSR1}\n") as stage:
-        stage.call("submit", objects=[run_object("careful", 4, careful), run_object("plain", 4, f"echo ready; {SLEEP}")])
+        stage.call(
+            "submit", objects=[run_object("careful", 4, careful), run_object("plain", 4, f"echo ready; {SLEEP}")]
+        )
         until(lambda: stage.output("careful") and stage.output("plain"))
         stage.call("submit", objects=[run_object("big", 8, "true")])
         until(saved.exists)
@@ -265,8 +215,8 @@ def test_a_signal_reaches_only_processes_that_catch_it(tmp_path: Path) -> None:
 
 
 def test_a_file_tells_the_work_when_the_cut_comes_and_goes_with_the_danger(tmp_path: Path) -> None:
-    script = 'while [ ! -e "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; cat "$FAIRLEASE_NOTICE_FILE"; ' \
-        'while [ -e "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; echo; echo over; sleep 30'  # fmt: skip
+    wait = 'while [ ! -e "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; cat "$FAIRLEASE_NOTICE_FILE"'
+    script = f'{wait}; while [ -e "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; echo; echo over; sleep 30'
     config = tmp_path / "fairlease.yaml"
     config.write_text("notice: 1h\nminRuntime: 0s\ngrace: 1s\n")
     with daemon(tmp_path / "home", config=str(config)) as stage:
@@ -284,11 +234,40 @@ def test_a_file_tells_the_work_when_the_cut_comes_and_goes_with_the_danger(tmp_p
         until(lambda: "over" in stage.output("old"))
 
 
+@AS_ROOT
+def test_the_command_runs_as_the_runs_user_and_the_file_is_theirs_to_read() -> None:
+    place = Path(tempfile.mkdtemp(prefix="fairlease-test-"))
+    place.chmod(0o711)
+    (place / "out").mkdir()
+    (place / "out").chmod(0o777)
+    config = place / "config.yaml"
+    script = f'id -un > {place}/out/$FAIRLEASE_RUN.$FAIRLEASE_NOTICE; echo "$HOME" >> {place}/out/$FAIRLEASE_RUN.$FAIRLEASE_NOTICE'
+    config.write_text(
+        f"{SHORT}users: {{{ALICE}: [org:ai], {BOB}: [org:ai]}}\nnotify: {{command: [/bin/sh, -c, '{script}']}}\n"
+    )
+    careful = f'while [ ! -r "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; echo "told"; {SLEEP}'
+    try:
+        with daemon(place / "home", config=str(config)) as stage:
+            as_user(ALICE, lambda: stage.call("submit", objects=[run_object("old", 8, careful)]))
+            as_user(BOB, lambda: stage.call("submit", objects=[run_object("big", 8, "sleep 30")]))
+            until((place / "out" / "big.RunStarted").exists)
+            until(lambda: stage.call("status")["notifications"]["pending"] == 0)
+            said = {path.name: path.read_text().split() for path in (place / "out").iterdir()}
+            home = {name: pwd.getpwnam(name).pw_dir for name in (ALICE, BOB)}
+            assert said["old.CutComing"] == said["old.RunCut"] == [ALICE, home[ALICE]]
+            assert said["big.RunStarted"] == said["big.DeficitForecast"] == [BOB, home[BOB]]
+            assert stage.output("old") == "told\n"
+    finally:
+        shutil.rmtree(place)
+
+
 # --- money -------------------------------------------------------------------------------------------------------------
 
 
 def test_hours_that_run_low_are_told_before_they_are_gone(tmp_path: Path, mailbox: Mailbox) -> None:
-    config = f"commitQuantum: 1s\nnotify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [HoursLow, HoursUsedUp]}}\n"
+    config = (
+        f"commitQuantum: 1s\nnotify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [HoursLow, HoursUsedUp]}}\n"
+    )
     with told(tmp_path, config) as stage:
         stage.call("budgets.apply", objects=[budget_object("rai", maxGPUHours=0.02)])
         stage.call("submit", objects=[FOREVER])

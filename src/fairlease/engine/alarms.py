@@ -137,7 +137,7 @@ def _lent(state: State, account: Account, envelope: Envelope, now: int) -> Itera
         "hours": (
             hours,
             lending.max_gpu_hours,
-            f"{gpu_hours(hours):g} of {gpu_hours(lending.max_gpu_hours or 0):g} GPU-hours",
+            f"{gpu_hours(hours):g} of {gpu_hours(lending.max_gpu_hours or 0):g} GPU-hours, what is promised included",
         ),
     }
     for what, (used, cap, told) in lent.items():
@@ -147,7 +147,7 @@ def _lent(state: State, account: Account, envelope: Envelope, now: int) -> Itera
                 key=f"{Kind.LENDING_CAP_NEAR.value}/{budget}/{name}/{what}/{cap}/{now // DAY}",
                 kind=Kind.LENDING_CAP_NEAR,
                 at=now,
-                text=f"Budget {short(budget)}: {name} has lent {told}, promised ones included",
+                text=f"Budget {short(budget)}: {name} has lent {told}",
                 owner=state.budgets[budget].owner,
                 budget=budget,
                 envelope=name,
