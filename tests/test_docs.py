@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GUIDES = ["docs/user-guide/quickstart.md", "docs/user-guide/simulator.md", "docs/operator-guide/one-machine.md"]
+GUIDES = [
+    "docs/user-guide/quickstart.md",
+    "docs/user-guide/simulator.md",
+    "docs/operator-guide/one-machine.md",
+    "docs/operator-guide/notifications.md",
+]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

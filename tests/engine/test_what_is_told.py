@@ -93,8 +93,8 @@ def test_an_elastic_run_that_only_shrinks_is_told_that_it_goes_on() -> None:
 
 
 def test_drained_work_is_told_when_it_ends_and_then_that_it_did() -> None:
-    hours = {"max_gpu_hours": 8 * HOUR, "on_exhaustion": OnExhaustion.DRAIN}
-    world = World(node("a0"), budget("alpha", envelope(**hours)))
+    drained = envelope(max_gpu_hours=8 * HOUR, on_exhaustion=OnExhaustion.DRAIN)
+    world = World(node("a0"), budget("alpha", drained))
     world.submit("long", run("alpha", 8, pod=8, checkpoint=2 * MINUTE))
     world.wait(HOUR)
     coming_cut = next(notice for notice in told(world) if notice.kind is Kind.CUT_COMING)

@@ -21,6 +21,10 @@ def drawn(stage: Stage) -> OutcomeSpec:
     stage.call("submit", objects=[run_object("old", 8, SLEEP)])
     stage.call("submit", objects=[run_object("big", 8, "sleep 30")])
     until(lambda: stage.phase("big") == "Running")
+    return outcome_of(stage)
+
+
+def outcome_of(stage: Stage) -> OutcomeSpec:
     with SqliteStore(stage.home / "ledger.db", readonly=True) as store:
         events = [event for entry in store.entries() for event in entry.events]
     (outcome,) = [event.outcome for event in events if isinstance(event, ev.OutcomeRecorded)]
@@ -62,6 +66,16 @@ def test_a_beacon_that_cannot_be_read_stops_no_draw_and_is_told(tmp_path: Path, 
         assert_seeded(drawn(stage), "")
         assert metric(stage.call("status")["metrics"], 'beacon_reads_total{result="failed"}') >= 1
     assert "no beacon: draws are made without one" in (tmp_path / "home.err").read_text()
+
+
+def test_a_draw_that_fell_due_while_no_daemon_lived_has_its_beacon_too(tmp_path: Path) -> None:
+    with told(tmp_path, "beacon: {command: [/bin/echo, round-4712]}\n") as stage:
+        stage.call("submit", objects=[run_object("old", 8, SLEEP), run_object("big", 8, "sleep 30")])
+        stage.kill()
+        time.sleep(2.5)
+        stage.start()
+        until(lambda: stage.phase("big") == "Running")
+        assert_seeded(outcome_of(stage), "round-4712")
 
 
 def test_a_command_that_hangs_delays_no_draw(tmp_path: Path) -> None:

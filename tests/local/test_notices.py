@@ -98,6 +98,7 @@ def test_what_a_killed_daemon_did_not_deliver_the_next_one_does_once(tmp_path: P
             stage.start()
             until(lambda: box.kinds()["RunStarted"])
             assert box.kinds()["RunCut"] == box.kinds()["DeficitForecast"] == 1
+            until(lambda: stage.call("status")["notifications"]["pending"] == 0)
             before = box.kinds()
             stage.kill()
             stage.start()
@@ -131,6 +132,19 @@ def test_an_outbox_that_cannot_be_written_for_a_while_is_made_up_for(tmp_path: P
         blocker.execute("ROLLBACK")
         blocker.close()
         until(lambda: mailbox.kinds() == {"RunStarted": 1})
+
+
+def test_a_delay_is_measured_from_the_first_promise_also_by_a_daemon_that_came_later(tmp_path: Path) -> None:
+    port = free_port()
+    with told(tmp_path, "", metrics_port=port) as stage:
+        stage.call("submit", objects=[FOREVER, run_object("big", 8, "sleep 30")])
+        url = stage.call("status")["metrics"]
+        assert metric(url, 'reservations{state="Pending"}') == 1
+        stage.kill()
+        stage.start()
+        until(lambda: stage.phase("big") == "Running")
+        assert metric(url, "reservation_delay_seconds_count") == 1
+        assert metric(url, "reservation_delay_seconds_sum") < 10
 
 
 def test_a_flood_of_notices_reaches_the_webhook_as_one(tmp_path: Path, mailbox: Mailbox) -> None:

@@ -68,6 +68,12 @@ class Beacon:
             return ""
         return heard[1]
 
+    async def ready(self) -> None:
+        """Ask the command before the first decision, where a reservation fell due while no daemon lived."""
+        due = self._next_due()
+        if self._source is not None and self._source.command and due is not None and due <= self._now():
+            await self._ask(self._source.command)
+
     def look(self) -> None:
         """Reservations may have changed."""
         self._wake.set()

@@ -152,6 +152,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
+            await self._beacon.ready()
             self._catch_up(self.processes.recorded_ends(self.scheduler.state))
             told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
             self._tick([*reopened(self.scheduler.state), *told])

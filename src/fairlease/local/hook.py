@@ -66,6 +66,7 @@ async def call(
 
 def main(spec: dict[str, Any], said: bytes) -> int:
     """Be what stands between."""
+    os.umask(0o022)
     shim.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _stop)
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fairlease.engine.notice import Notice
+from fairlease.engine.notice import Kind, Notice
 from fairlease.model.amount import DAY
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 KEPT_MS = 400 * DAY
 """How long a key is remembered: longer than any budget's year."""
-KEPT_MAX = 50_000
-"""Notices that are remembered at the most; deliveries of older ones are given up."""
+KEPT_MAX = 20_000
+"""Notices that are remembered at the most, besides those that hold for long; deliveries of older ones are given up."""
+LASTING = tuple(f"{kind.value}/*" for kind in (Kind.HOURS_LOW, Kind.WINDOW_ENDING, Kind.LENDING_CAP_NEAR))
+"""Keys of what is raised again and again for as long as it holds: forgotten too soon, it would be told again."""
 PRUNE_EVERY = 1_000
 LOCKED_S = 0.1
 """How long somebody who looks at the file may hold us up: the loop waits meanwhile."""
@@ -166,13 +168,17 @@ class Outbox:
     def last(self, limit: int, run: Key | None = None) -> list[tuple[Notice, list[tuple[str, str, str]]]]:
         """The latest notices, the latest first, each with (channel, run, state) of its deliveries."""
         found: list[tuple[Notice, list[tuple[str, str, str]]]] = []
-        for number, body in self._db.execute("SELECT number, body FROM notice ORDER BY number DESC"):
+        named = "" if run is None else _encode(run).decode()
+        rows = self._db.execute(
+            "SELECT number, body FROM notice WHERE instr(CAST(body AS TEXT), ?) ORDER BY number DESC", (named,)
+        )
+        for number, body in rows:
             if len(found) >= limit:
                 break
             notice = _decoder.decode(body)
             if run is None or run in (*notice.concerns, notice.claim):
-                rows = self._db.execute("SELECT channel, run, state FROM delivery WHERE notice = ?", (number,))
-                found.append((notice, [(row[0], row[1], row[2]) for row in rows]))
+                sent = self._db.execute("SELECT channel, run, state FROM delivery WHERE notice = ?", (number,))
+                found.append((notice, [(row[0], row[1], row[2]) for row in sent]))
         return found
 
     def _prune(self, now: int) -> None:
@@ -181,7 +187,11 @@ class Outbox:
                 "SELECT number FROM notice ORDER BY number DESC LIMIT 1 OFFSET ?", (KEPT_MAX,)
             ).fetchone()
             first = 0 if row is None else row[0]
-            self._db.execute("DELETE FROM notice WHERE number <= ? OR at < ?", (first, now - KEPT_MS))
+            brief = " AND ".join(["key NOT GLOB ?"] * len(LASTING))
+            self._db.execute(
+                f"DELETE FROM notice WHERE at < ? OR (number <= ? AND {brief})",  # noqa: S608 - question marks
+                (now - KEPT_MS, first, *LASTING),
+            )
             self._db.execute("DELETE FROM delivery WHERE notice NOT IN (SELECT number FROM notice)")
 
     @contextlib.contextmanager
