@@ -9,6 +9,7 @@ from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
 from fairlease.engine.notice import Kind, Notice, of_entry
 from fairlease.ledger import snapshot
+from fairlease.local.webhook import body_of
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
@@ -156,6 +157,18 @@ def test_work_that_surely_ends_before_the_date_is_not_threatened() -> None:
     world.submit("big", run("alpha", 8, pod=8))
     (notice,) = ahead(world)
     assert notice.concerns == (key("long"),)
+
+
+def test_a_message_names_a_hundred_runs_at_most_and_each_run_only_itself() -> None:
+    world = World(*(node(f"a{number}") for number in range(16)), budget("beta", envelope(concurrency=128)), BUDGETS[0])
+    for number in range(128):
+        world.submit(f"r{number}", run("beta", 1))
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = ahead(world)
+    assert len(notice.runs) == 128
+    body = body_of(notice)
+    assert (len(body["runs"]), body["moreRuns"]) == (100, 28)
+    assert body_of(notice, key("r7"))["runs"] == [{"run": "default/r7", "reason": "RandomPreempt", "gpus": 1}]
 
 
 def test_looking_ahead_changes_nothing() -> None:

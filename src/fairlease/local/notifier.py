@@ -340,7 +340,7 @@ class Notifier:
         except LookupError as error:
             raise Refusal(f"{short(run)}: {error}", for_good=True) from None
         environment = base_environment(user, os.environ) | notice_environment(notice, run)
-        done = await call(command, environment, user, COMMAND_S, msgspec.json.encode(body_of(notice)))
+        done = await call(command, environment, user, COMMAND_S, msgspec.json.encode(body_of(notice, run)))
         if done.code:
             raise Refusal(f"the command failed: {done.err or f'exit code {done.code}'}", for_good=False)
 

@@ -16,18 +16,23 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from fairlease.model.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlease.engine.notice import Notice
+    from fairlease.model.record import Key
 
 PATIENCE_S = 10.0
 PASSING = frozenset({408, 425, 429})
 """Refusals that pass; any other of the 400s means that the same request will be refused again."""
 _CLIENT_ERRORS = range(400, 500)
 _ERROR_CHARS = 300
+RUNS_MAX = 100
+"""Runs that one message names: receivers have their limits. `fairlease notices` names them all."""
 
 
 class Refusal(Exception):  # noqa: N818 - it says what happened
@@ -38,9 +43,12 @@ class Refusal(Exception):  # noqa: N818 - it says what happened
         self.for_good = for_good
 
 
-def body_of(notice: Notice) -> dict[str, Any]:
-    """What is sent: `text` for people, the rest for programs."""
-    fields = write(notice)
+def body_of(notice: Notice, run: Key | None = None) -> dict[str, Any]:
+    """What is sent: `text` for people, the rest for programs. Who is told of one `run` learns what threatens that run."""
+    runs = notice.runs if run is None else tuple(risk for risk in notice.runs if risk.run == run)
+    fields = write(msgspec.structs.replace(notice, runs=runs[:RUNS_MAX]))
+    if len(runs) > RUNS_MAX:
+        fields["moreRuns"] = len(runs) - RUNS_MAX
     return {"text": fields.pop("text"), **fields}
 
 
