@@ -291,6 +291,7 @@ def test_hours_that_run_low_are_told_before_they_are_gone(tmp_path: Path, mailbo
         assert "at the present rate they end at 2" in first
         assert second.startswith("Budget rai: 95 % of the hours of main are used")
         assert last == "Budget rai: the hours of envelope main are used up"
+        until(lambda: stage.call("status")["notifications"]["pending"] == 0)
         stage.kill()
         stage.start()
         time.sleep(1.5)
