@@ -62,7 +62,7 @@ def test_two_gangs_that_need_all_gpus_run_one_after_the_other(stage: Stage, tmp_
     stage.ends("second")
     assert diary.read_text().split("\n")[:4] == ["first begins", "first ends", "second begins", "second ends"]
     assert [line["reason"] for line in stage.call("explain", run="second")["story"]] == [
-        "Submitted", "NoRoom", "Start", "Completed", "Completed",
+        "Submitted", "Reserved", "Reserved", "Start", "Start", "Completed", "Completed",
     ]  # fmt: skip
 
 
