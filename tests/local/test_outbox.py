@@ -40,6 +40,16 @@ def test_the_past_of_one_run_is_found_by_its_whole_name(outbox: Outbox) -> None:
     assert [each.text for each, _ in outbox.last(2)] == ["b", "ab"]
 
 
+def test_what_was_given_up_is_counted_for_as_long_as_asked(outbox: Outbox) -> None:
+    outbox.put([(notice(name, at=at), [Address("webhook")]) for name, at in (("a", 5), ("b", 50), ("c", 60))], 0)
+    first, second, third = outbox.pending("webhook", 10)
+    outbox.settle(first, "failed", "refused")
+    outbox.settle(second, "failed", "refused again")
+    assert outbox.sums(since=10) == (1, 1, "refused again")
+    outbox.postpone(third, 99, "not now")
+    assert outbox.sums(since=0) == (1, 2, "not now")
+
+
 def test_old_notices_go_but_not_those_that_would_be_told_again(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ob, "KEPT_MAX", 10)
     monkeypatch.setattr(ob, "PRUNE_EVERY", 50)

@@ -9,7 +9,7 @@ import click
 from fairlease.cli.names import complete_runs
 from fairlease.cli.output import NOTHING, Cell, age, show_table, warn_of_limit
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, limit_option, verb
+from fairlease.cli.verb import READ, bare, limit_option, verb
 
 _EXAMPLE = """
 fairlease notices
@@ -51,5 +51,5 @@ def _row(session: Session, notice: Answer) -> list[object]:
         told,
     ]
     if session.wide:
-        row += [notice.get(name) for name in ("run", "budget", "claim", "key")]
+        row += [bare(notice.get(name) or "") for name in ("run", "budget", "claim")] + [notice["key"]]
     return [*row, notice["text"]]

@@ -29,7 +29,7 @@ from fairlease.local.hook import call
 from fairlease.local.outbox import Address, Delivery, Outbox, Sums
 from fairlease.local.processes import account_of
 from fairlease.local.webhook import Refusal, body_of
-from fairlease.model.amount import MINUTE, SECOND, format_instant
+from fairlease.model.amount import DAY, MINUTE, SECOND, format_instant
 from fairlease.model.record import Key, short
 from fairlease.model.writing import write
 
@@ -55,6 +55,7 @@ MARK_EVERY = 1_000
 LOOK_EVERY_S = 1.0
 IDLE_S = 60.0
 AGAIN_S = 1.0
+CLOSE_S = 1.0
 PAUSE_S = 0.05
 """Between two looks, whatever happens: the loop is there to decide."""
 BACKLOG_MAX = 10_000
@@ -110,13 +111,17 @@ class Notifier:
 
     def follow(self, entry: Entry) -> None:
         """An entry was appended."""
-        found = nt.of_entry(self._scheduler.state, entry, self._owner_of)
-        self._backlog += found
+        self._backlog += nt.of_entry(self._scheduler.state, entry, self._owner_of)
         if self._backlog or entry.seq - self._marked >= MARK_EVERY:
             self._marked = entry.seq
             self._flush()
         self._alarm_at = 0
         self._wake.set()
+
+    def _raise(self, found: list[nt.Notice]) -> None:
+        self._backlog += found
+        if self._backlog:
+            self._flush()
 
     def _flush(self) -> None:
         """Write down what was raised; a disk that takes nothing is asked again, and the mark waits with it."""
@@ -171,9 +176,12 @@ class Notifier:
         """Stop telling; what is not delivered yet is for the next daemon."""
         self._stopped = True
         self._wake.set()
-        for task in list(self._tasks.values()):
+        tasks = list(self._tasks.values())
+        if tasks:  # what is nearly done need not be done again
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._outbox.close()
 
     async def _turn(self) -> float:
@@ -210,7 +218,7 @@ class Notifier:
         self._dangers.pop(stage.name, None)
         if found is not None:
             self._dangers[stage.name] = found
-            self._put([found])
+            self._raise([found])
 
     def _look_at_money(self) -> float:
         """Look where something changed or a threshold is reached, not oftener than once a second."""
@@ -224,8 +232,7 @@ class Notifier:
         self._alarm_at = found.again_at
         fresh = [each for each in found.notices if each.key not in self._told]
         self._told.update(each.key for each in fresh)
-        if fresh:
-            self._put(fresh)
+        self._raise(fresh)
         return IDLE_S if found.again_at is None else max(0.0, (found.again_at - now) / 1000)
 
     # --- the files of pods ---------------------------------------------------------------------------------------------
@@ -255,9 +262,9 @@ class Notifier:
     # --- delivering ----------------------------------------------------------------------------------------------------
 
     def sums(self) -> Sums:
-        """How deliveries stand."""
+        """How deliveries stand; what was given up is told for a day."""
         try:
-            return self._outbox.sums()
+            return self._outbox.sums(self._daemon.now() - DAY)
         except sqlite3.Error as error:
             return Sums(0, 0, f"the outbox cannot be read: {error}")
 

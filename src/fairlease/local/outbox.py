@@ -157,13 +157,18 @@ class Outbox:
             "UPDATE delivery SET due = ?, error = ?, tries = tries + 1 WHERE number = ?", (due, error, delivery.number)
         )
 
-    def sums(self) -> Sums:
-        """How deliveries stand, and what went wrong last."""
-        counts = dict(self._db.execute("SELECT state, COUNT(*) FROM delivery GROUP BY state"))
-        row = self._db.execute(
-            "SELECT error FROM delivery WHERE error != '' AND state IN ('pending', 'failed') ORDER BY number DESC LIMIT 1"
+    def sums(self, since: int) -> Sums:
+        """How deliveries stand, of those given up the notices raised since then, and what went wrong last among them."""
+        (pending,) = self._db.execute("SELECT COUNT(*) FROM delivery WHERE state = 'pending'").fetchone()
+        failed, error = self._db.execute(
+            "SELECT COUNT(*), d.error FROM delivery d JOIN notice n ON n.number = d.notice"
+            " WHERE d.state = 'failed' AND n.at >= ?",
+            (since,),
         ).fetchone()
-        return Sums(counts.get("pending", 0), counts.get("failed", 0), "" if row is None else row[0])
+        row = self._db.execute(
+            "SELECT error FROM delivery WHERE state = 'pending' AND error != '' ORDER BY due LIMIT 1"
+        ).fetchone()
+        return Sums(pending, failed, (error or "") if row is None else row[0])
 
     def last(self, limit: int, run: Key | None = None) -> list[tuple[Notice, list[tuple[str, str, str]]]]:
         """The latest notices, the latest first, each with (channel, run, state) of its deliveries."""
