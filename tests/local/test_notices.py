@@ -76,14 +76,17 @@ def test_a_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path, mailb
         assert mailbox.kinds() == {"DeficitForecast": 1}
 
 
-def test_a_webhook_that_refuses_for_good_is_given_up_visibly(tmp_path: Path, mailbox: Mailbox) -> None:
-    mailbox.answers = [403]
+@pytest.mark.parametrize(("code", "word"), [(403, "Forbidden"), (302, "Found")])
+def test_a_webhook_that_refuses_for_good_is_given_up_visibly(
+    tmp_path: Path, mailbox: Mailbox, code: int, word: str
+) -> None:
+    mailbox.answers = [code]
     with told(
         tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
     ) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["failed"] == 1)
-        assert stage.call("status")["notifications"]["error"] == "the webhook answered 403 Forbidden"
+        assert stage.call("status")["notifications"]["error"] == f"the webhook answered {code} {word}"
         assert mailbox.got == []
 
 

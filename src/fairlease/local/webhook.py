@@ -15,6 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0
 PASSING = frozenset({408, 425, 429})
-"""Refusals that pass; any other of the 400s means that the same request will be refused again."""
-_CLIENT_ERRORS = range(400, 500)
+"""Refusals that pass; any other, and a redirection, means that the same request will fare no better again."""
+_NO_USE = range(300, 500)
 _ERROR_CHARS = 300
 RUNS_MAX = 100
 """Runs that one message names: receivers have their limits. `fairlease notices` names them all."""
@@ -58,7 +59,11 @@ async def post(url: str, notice: Notice) -> None:
 
 
 def _post(url: str, notice: Notice) -> None:
-    head = {"Content-Type": "application/json", "Idempotency-Key": notice.key, "User-Agent": "fairlease"}
+    head = {
+        "Content-Type": "application/json",
+        "Idempotency-Key": quote(notice.key, safe="/:#, "),
+        "User-Agent": "fairlease",
+    }
     data = json.dumps(body_of(notice), ensure_ascii=False).encode()
     request = urllib.request.Request(url, data, head, method="POST")  # noqa: S310 - http or https: the configuration's rule
     try:
@@ -66,7 +71,7 @@ def _post(url: str, notice: Notice) -> None:
             return
     except urllib.error.HTTPError as error:
         with error:
-            for_good = error.code in _CLIENT_ERRORS and error.code not in PASSING
+            for_good = error.code in _NO_USE and error.code not in PASSING
             raise Refusal(f"the webhook answered {error.code} {error.reason}", for_good=for_good) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
