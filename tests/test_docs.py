@@ -18,6 +18,7 @@ GUIDES = [
     "docs/user-guide/forecasts.md",
     "docs/user-guide/traces.md",
     "docs/operator-guide/one-machine.md",
+    "docs/operator-guide/notifications.md",
 ]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -232,6 +232,16 @@ def _nodes() -> dict[str, Any]:
     }
 
 
+def _notices() -> list[dict[str, Any]]:
+    sent = [{"channel": "webhook", "state": "pending"}, {"channel": "signal", "run": "train", "state": "delivered"}]
+    coming = {"kind": "CutComing", "key": "CutComing/default/eval-reservation/notice", "text": "eval lacks 4 GPUs; …"}
+    low = {"kind": "HoursLow", "key": "HoursLow/default/team-a/west/80", "text": "Budget team-a: 80 % are used"}
+    return [
+        {**coming, "at": ago(2), "due": ago(1), "run": "default/eval", "claim": "default/eval", "deliveries": sent},
+        {**low, "at": ago(30), "budget": "default/team-a", "envelope": "west"},
+    ]
+
+
 def shown(args: dict[str, Any]) -> dict[str, Any]:
     name = args["run"].removeprefix("default/")
     for run in _runs():
@@ -261,12 +271,14 @@ def canned() -> dict[str, Any]:
             "gpus": 16,
             "freeGPUs": 4,
             "runs": {"Pending": 1, "Running": 2},
+            "notifications": {"pending": 2, "failed": 1, "error": "the webhook answered 503 Service Unavailable"},
             "you": {"user": "ada", "admin": False, "owners": ["org:team-a"]},
         },
         "list": {"runs": _runs()},
         "show": shown,
         "leases": {"leases": [_lease(0, "n0", [0, 1, 2, 3], False), _lease(1, "n1", [0, 1, 2, 3], True)]},
         "nodes": _nodes(),
+        "notices": {"notices": _notices()},
         "explain": lambda args: {
             "name": args["run"],
             "status": status_of("Pending", "NoRoom", NO_ROOM),

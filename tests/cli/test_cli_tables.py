@@ -23,6 +23,7 @@ READS = {
     "who-pays": ("who-pays", "train"),
     "leases": ("leases",),
     "nodes": ("nodes",),
+    "notices": ("notices",),
     "budgets list": ("budgets", "list"),
     "budgets usage": ("budgets", "usage"),
     "audit": ("audit",),

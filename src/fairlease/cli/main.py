@@ -32,6 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "explain": "Explain why a run waits, runs or ended.",
         "eta": "Say when a run will start: early, most likely, late.",
         "logs": "Print what a run's processes wrote.",
+        "notices": "List what was told: coming cuts, starts, money that runs low.",
         "cancel": "End runs.",
     },
     "Money": {

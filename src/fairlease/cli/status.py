@@ -36,6 +36,7 @@ def _draw(session: Session, answer: Answer) -> None:
         "Metrics": answer.get("metrics") or answer.get("metricsProblem"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
+        "Notices": _notices(answer.get("notifications") or {}),
         "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",
         "You": f"{user}; bound to {owners or 'no owner'}",
     }
@@ -44,3 +45,11 @@ def _draw(session: Session, answer: Answer) -> None:
     for name, value in facts.items():
         if value:
             click.echo(f"{name + ':':<10}{value}")
+
+
+def _notices(sums: Answer) -> str:
+    """What was not delivered; nothing where all was."""
+    parts = [
+        f"{sums[name]} {word}" for name, word in (("pending", "on their way"), ("failed", "given up")) if sums.get(name)
+    ]
+    return ", ".join(parts) + (f" ({sums['error']})" if sums.get("error") else "")

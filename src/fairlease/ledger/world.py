@@ -156,6 +156,9 @@ class World:
         self.dirty.flavors.add(self.capacity.flavor(state.node))
         if state.barred:
             self.dirty.sliced.update(state.liens)
+        else:  # who lost their place with a node is tried again when one comes back, whether there is room or not
+            lost = [run for run, each in self.holds.items() if each.hold is not None and not each.hold.holds]
+            self.dirty.sliced.update(lost)
 
     def _debounce(self, state: NodeState) -> None:
         """A silent node whose pods are known dead fails when the debounce is over."""

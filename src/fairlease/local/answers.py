@@ -19,6 +19,7 @@ from fairlease.local.environment import pod_id
 from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.inquiry import Inquiry
 from fairlease.local.metrics import pending_by_cause
+from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
@@ -67,6 +68,7 @@ class Answers:
             "budgets.list": (rq.Args, self.list_budgets),
             "budgets.remove": (rq.OneBudget, self.remove_budget),
             "leases": (rq.Leases, self.leases),
+            "notices": (rq.Notices, self.notices),
             "who-pays": (rq.WhoPays, self.who_pays),
             "nodes": (rq.Args, self.nodes),
             "logs": (rq.Logs, self.logs),
@@ -357,6 +359,7 @@ class Answers:
             "gpus": sum(node.peak for node in nodes),
             "freeGPUs": sum(node.room for node in nodes),
             "runs": {Phase.PENDING.value: pending, Phase.RUNNING.value: len(state.runs) - pending},
+            "notifications": self._daemon.notifier.sums()._asdict(),
             "you": {"user": caller.name, "admin": caller.admin, "owners": list(caller.owners)},
         }
 
@@ -378,6 +381,12 @@ class Answers:
     async def leases(self, _: Caller, args: rq.Leases) -> Result:
         """Leases, open and closed, in order of opening."""
         return {"leases": [view.lease_object(row) for row in self._scheduler.store.leases(rq.lease_query(args))]}
+
+    async def notices(self, _: Caller, args: rq.Notices) -> Result:
+        """What was told last, the latest first, and what became of each delivery."""
+        run = None if args.run is None else self._found(rq.name_key(args.run)).run
+        told = self._daemon.notifier.last(rq.bounded(args.limit), run)
+        return {"notices": [notice_view(notice, deliveries) for notice, deliveries in told]}
 
     async def nodes(self, _: Caller, __: rq.Args) -> Result:
         """Every node, and what is free in each domain."""

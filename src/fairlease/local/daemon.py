@@ -28,11 +28,13 @@ from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
+from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.clock import LedgerClock
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
 from fairlease.local.metrics import Exporter, Metrics
+from fairlease.local.notifier import Notifier
 from fairlease.local.past import Past
 from fairlease.local.pods import Pods
 from fairlease.local.processes import Ears, Processes
@@ -132,11 +134,15 @@ class Daemon:
         self._not_before = 0.0
         self._forecast_due: float | None = None
         self._forecast_next = 0.0
+        self._beside: list[asyncio.Task[None]] = []
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
         self.pods = pods
         self.processes.devices = hardware.devices
+        self.metrics.remember(self.scheduler)
+        self.notifier = Notifier(self)
+        self._beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
         self.answers = Answers(self)
         self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
         self._exporter = Exporter(self.metrics, self.scheduler, settings.ledger, self.now)
@@ -152,6 +158,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
+            await self._beacon.ready()
             self._catch_up(self.processes.recorded_ends(self.scheduler.state))
             told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
             self._tick([*reopened(self.scheduler.state), *told])
@@ -162,8 +169,12 @@ class Daemon:
                 "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
             )
             ready([] if self.metrics_problem is None else [self.metrics_problem])
+            self._beside = [self._loop.create_task(each) for each in (self.notifier.live(), self._beacon.listen())]
             await self._live()
         finally:
+            for task in self._beside:
+                task.cancel()
+            await self.notifier.close()
             await self._server.close()
             self._exporter.close()
             self._put_away()
@@ -346,6 +357,7 @@ class Daemon:
 
     def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
         begun = time.perf_counter()
+        self.scheduler.engine.beacon = self._beacon.value(at)
         tick = self.scheduler.tick(at, *commands)
         self._keep(tick, time.perf_counter() - begun)
         return tick
@@ -374,6 +386,8 @@ class Daemon:
                 self.past.follow(tick.entry)
                 self.metrics.appended(self.store.append_s)
                 self._tell(tick, tick.entry, seconds)
+                self.notifier.follow(tick.entry)
+                self._beacon.look()
                 self.scheduler.save_snapshot()
         except Exception:
             self.log.exception("an entry was not told", seq=self.scheduler.head.seq)

@@ -13,8 +13,10 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import quote
 
+from fairlease.engine.notice import Notice
+from fairlease.model.amount import format_instant
 from fairlease.model.lease import Lease, Role
-from fairlease.model.record import Record, short, split
+from fairlease.model.record import Key, Record, short, split
 
 PREFIX = "FAIRLEASE_"
 OURS = frozenset(
@@ -142,6 +144,16 @@ def identity(lease: Lease) -> dict[str, str]:
         "FAIRLEASE_NODE": lease.node,
         "FAIRLEASE_OWNER": lease.owner,
     }
+
+
+def notice_environment(notice: Notice, run: Key) -> dict[str, str]:
+    """What the operator's command finds in its environment of a notice; the whole of it stands on its standard input."""
+    told = {"FAIRLEASE_NOTICE": notice.kind.value, "FAIRLEASE_NOTICE_KEY": notice.key}
+    if run:
+        told["FAIRLEASE_RUN"] = short(run)
+    if notice.due is not None:
+        told["FAIRLEASE_DUE"] = format_instant(notice.due)
+    return told
 
 
 def pick_port(seed: str, taken: Collection[int] = ()) -> int:

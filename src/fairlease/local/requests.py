@@ -118,6 +118,13 @@ class Leases(Args, frozen=True):
     limit: int = LIMIT
 
 
+class Notices(Args, frozen=True):
+    """The latest notices, of one run or of all."""
+
+    run: str | None = None
+    limit: int = LIMIT
+
+
 class WhoPays(Args, frozen=True):
     """Whose runs; nobody's name: all that run."""
 
