@@ -103,10 +103,21 @@ class Lottery(Record, frozen=True, kw_only=True):
     beacon: str = ""
 
 
-class OutcomeSpec(Record, frozen=True, kw_only=True):
-    """Why others' work was cut, for whom, out of which candidates. `previous` chains the outcomes to each other."""
+class ByHand(Record, frozen=True, kw_only=True):
+    """What an administrator asked to be freed, where no run claims it: so many GPUs, in pods and groups like a run's."""
 
-    claim: RunRef
+    by: str
+    reason: str = ""
+    gpus: int
+    gpus_per_pod: int = 1
+    group_gpus: int | None = None
+
+
+class OutcomeSpec(Record, frozen=True, kw_only=True):
+    """Why others' work was cut, for whom (`claim`, or `by_hand`), out of which candidates. `previous` chains outcomes."""
+
+    claim: RunRef | None = None
+    by_hand: ByHand | None = None
     reservation: str = ""
     at: Instant
     scope: Scope

@@ -18,6 +18,7 @@ from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import Ending
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
+from fairlease.model.reservation import ByHand
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim import scenario as sc
 from fairlease.sim.work import Jobs
@@ -92,6 +93,15 @@ class World:
             return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
         if isinstance(action, sc.PodFailure):
             return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
+        if isinstance(action, sc.Resolution):
+            asked = ByHand(
+                by=action.by,
+                reason=action.reason,
+                gpus=action.gpus,
+                gpus_per_pod=action.gpus_per_pod,
+                group_gpus=action.group_gpus,
+            )
+            return [cmd.Resolve(action.scope.flavor, action.scope.location, asked)]
         assert isinstance(action, sc.Application), "reading lets no other action through"
         return [self._object(action.item)]
 
