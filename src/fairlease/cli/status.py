@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.output import NOTHING, age
+from fairlease.cli.output import NOTHING, age, until
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, verb
 
@@ -36,6 +36,7 @@ def _draw(session: Session, answer: Answer) -> None:
         "Metrics": answer.get("metrics") or answer.get("metricsProblem"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
+        "Reserved": _reserved(answer.get("reservations") or {}),
         "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",
         "You": f"{user}; bound to {owners or 'no owner'}",
     }
@@ -44,3 +45,10 @@ def _draw(session: Session, answer: Answer) -> None:
     for name, value in facts.items():
         if value:
             click.echo(f"{name + ':':<10}{value}")
+
+
+def _reserved(counts: Answer) -> str:
+    """How many runs have a date, and when the next is to be kept."""
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "next" and count)
+    following = counts.get("next")
+    return f"{told}; next {until(following)} ({following})" if told and following else told

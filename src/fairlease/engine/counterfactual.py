@@ -1,9 +1,9 @@
 """Counterfactual: the smallest changes to a run that would start it now, or sooner than it would.
 
 No rule is written down a second time here. Each change is made to the spec, the spec is submitted to the engine on a trial of the
-state, and what comes of it is looked at and undone; a change is told only where the engine then starts the run earlier. Where a change has a size
-(fewer GPUs, smaller groups, a shorter limit), the smallest one that is as good as the largest is found by halving, so that a
-question costs some dozens of trials, whatever is asked.
+state, and what comes of it is looked at and undone; a change is told only where the engine then starts the run earlier. Where a
+change has a size (fewer GPUs, smaller groups, a shorter limit), the smallest one that is as good as the largest is found by
+halving, so that a question costs some dozens of trials, whatever is asked.
 """
 
 from __future__ import annotations

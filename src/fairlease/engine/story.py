@@ -183,7 +183,6 @@ class Storyteller:
         message = f"{claimant(outcome)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
         self._say(f"ResolverOutcome/{event.name}", "Resolved", message)
 
-
     @_tell.register
     def _(self, event: ev.ReservationMade) -> None:
         moved = event.reason is not Reason.NoRoom and event.reason is not event.basis
