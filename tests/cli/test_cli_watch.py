@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import Ask
-from tests.cli.fake import FakeDaemon, status_of
+from tests.cli.fake import FakeDaemon, ahead, status_of
 
 
 def film(fake: FakeDaemon, *statuses: dict[str, Any]) -> None:
@@ -40,6 +40,15 @@ def test_a_pipe_gets_a_line_for_each_change(fake: FakeDaemon, ask: Ask) -> None:
         ["train", "Completed"],
     ]
     assert "NoRoom   no room" in result.stdout
+
+
+def test_a_pipe_is_told_the_date_of_a_run_that_waits_and_when_it_moves(fake: FakeDaemon, ask: Ask) -> None:
+    dated = [status_of("Pending", "Reserved", "no room", earliestStart=ahead(hours)) for hours in (20, 30)]
+    film(fake, *dated, RUNNING, COMPLETED)
+    told = ask("watch", "train", "--until-done").stdout.splitlines()
+    assert [line.split()[2] for line in told] == ["Pending", "Pending", "Running", "Completed"]
+    assert f"starts in 20h, by {ahead(20)}" in told[0]
+    assert f"starts in 30h, by {ahead(30)}" in told[1]
 
 
 def test_a_run_that_fails_is_the_answer_no(fake: FakeDaemon, ask: Ask) -> None:

@@ -20,7 +20,7 @@ _WORDS = {
     "Elsewhere": "go to {to} instead of {from}",
     "Borrow": "borrow from {sponsors}",
     "Opportunistic": "run it as opportunistic work: it then gives way to whoever is funded",
-    "Wait": "wait: it then starts by itself, if nothing else changes",
+    "Wait": "leave it as it is: it starts by then at the latest, as deadlines and windows stand",
 }
 _STATES = {"Pending": "yellow", "Active": "yellow", "Blocked": "red", "Released": "green"}
 

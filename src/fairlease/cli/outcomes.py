@@ -46,11 +46,11 @@ def _draw(session: Session, outcomes: list[Answer], *, whole: bool) -> None:
             each["spec"]["deficitGPUs"],
             ",".join(dict.fromkeys(bare(cut["run"]) for cut in each["spec"]["actions"])),
             ",".join(dict.fromkeys(cut["reason"] for cut in each["spec"]["actions"])),
-            *([_seed(each["spec"]), ",".join(map(bare, each["spec"]["conflictSet"]))] if session.wide else []),
+            *([",".join(map(bare, each["spec"]["conflictSet"])), _seed(each["spec"])] if session.wide else []),
         )
         for each in outcomes
     ]
-    more = ("SEED", "IN QUESTION") if session.wide else ()
+    more = ("IN QUESTION", "SEED") if session.wide else ()
     head = ("NAME", "AT", "CLAIM", "LACKED", "GAVE WAY", "REASONS", *more)
     show_table(head, rows, colour=session.colour, empty="nobody had to give way")
 

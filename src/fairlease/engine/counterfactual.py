@@ -87,17 +87,21 @@ class Change(NamedTuple):
 
 
 class Counterfactual:
-    """One run that does not start, and all that could be changed about it. `instead` is the run itself where it waits already."""
+    """One run that does not start, and all that could be changed about it.
+
+    One that waits already is compared with the date it has; to change it means to cancel it and to submit another in its place.
+    """
 
     def __init__(self, engine: Engine, run: Key, spec: RunSpec, now: int) -> None:
         self._engine = engine
         self._spec = spec
         self._now = max(now, engine.state.at)
-        living = run in engine.state.runs
-        self._instead = [cmd.Cancel(run)] if living else []
-        self._key = Key(f"{split(run)[0]}/?") if living or run in engine.state.ended else run
+        self._living = run in engine.state.runs
+        self._run = run
+        self._instead = [cmd.Cancel(run)] if self._living else []
+        self._key = Key(f"{split(run)[0]}/?") if self._living or run in engine.state.ended else run
         self.tries = 0
-        self.base = self._tried(spec)
+        self.base = self._seen(run, spec) if self._living else self._tried(spec)
 
     def changes(self) -> list[Change]:
         """What would help, the earliest start first."""
@@ -115,13 +119,13 @@ class Counterfactual:
         mark = state.mark()
         try:
             engine.decide(self._now, (*self._instead, cmd.Submit(self._key, spec)))
-            return self._seen(spec)
+            return self._seen(self._key, spec)
         finally:
             state.rollback(mark)
 
-    def _seen(self, spec: RunSpec) -> Trial:
+    def _seen(self, key: Key, spec: RunSpec) -> Trial:
         state, gpus = self._engine.state, _gpus(spec)
-        run = state.runs.get(self._key)
+        run = state.runs.get(key)
         if run is None:
             return Trial(NEVER, starts=False, reason=Reason.Terminal, gpus=gpus)
         if run.phase is Phase.RUNNING:
@@ -273,28 +277,32 @@ class Counterfactual:
     # --- when ----------------------------------------------------------------------------------------------------------
 
     def wait(self) -> Iterator[Change]:
-        """When it starts if nobody does anything: deadlines, windows and reservations are played forward, each at its time."""
+        """When it starts if nobody does anything: deadlines, windows and reservations are played forward, each at its time.
+
+        Told where that is not the date of its reservation: it has none, or that date cannot be kept.
+        """
         engine, state = self._engine, self._engine.state
         mark = state.mark()
         try:
-            engine.decide(self._now, (*self._instead, cmd.Submit(self._key, self._spec)))
-            trial = self._played()
+            if not self._living:
+                engine.decide(self._now, (cmd.Submit(self._key, self._spec),))
+            trial = self._played(self._run if self._living else self._key)
         finally:
             state.rollback(mark)
-        if trial.starts:
+        if trial.starts and trial.at != self.base.at:
             yield Change(Kind.WAIT, "", None, None, self._spec, trial)
 
-    def _played(self) -> Trial:
+    def _played(self, key: Key) -> Trial:
         engine, state = self._engine, self._engine.state
         for _ in range(TIMERS_MAX):
             due = state.timers.next()
-            if due is None or self._key not in state.runs:
+            if due is None or key not in state.runs:
                 break
             engine.decide(due, (cmd.TimePassed(),))
-            seen = self._seen(self._spec)
+            seen = self._seen(key, self._spec)
             if seen.starts:
                 return seen
-        return self._seen(self._spec)
+        return self._seen(key, self._spec)
 
 
 _QUESTIONS: tuple[Callable[[Counterfactual], Iterable[Change]], ...] = (
