@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GUIDES = ["docs/user-guide/quickstart.md", "docs/user-guide/simulator.md", "docs/operator-guide/one-machine.md"]
+GUIDES = [
+    "docs/user-guide/quickstart.md",
+    "docs/user-guide/simulator.md",
+    "docs/user-guide/reservations.md",
+    "docs/operator-guide/one-machine.md",
+]
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -28,6 +33,7 @@ def test_every_guide_is_in_the_list_of_those_that_are_run() -> None:
 def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) -> None:
     script = "\n".join(BLOCK.findall((ROOT / guide).read_text()))
     home = tmp_path / "home"
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
