@@ -22,6 +22,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
+    from fairlease.engine.pack import Need
     from fairlease.engine.resolve import Choice
     from fairlease.ledger.capacity import Domain, NodeState, Pool
     from fairlease.ledger.state import State
@@ -34,6 +35,10 @@ NOBODY = Key("?/by-hand")
 class Ground(Seats):
     """Seats as maintenance sees them: liens do not count, and cordoned nodes do."""
 
+    def __init__(self, state: State, pool: Pool, mask: int, need: Need) -> None:
+        self._pool = pool
+        super().__init__(state, pool, mask, need, None)
+
     def _count(self, domain: Domain) -> int:
         return sum(self._room(node) // self.need.size for node in domain.nodes.values() if node.bit & self.mask)
 
@@ -41,9 +46,10 @@ class Ground(Seats):
         return node.free.bit_count() if _open(node) else 0
 
     def usable(self, lease: Lease) -> bool:
-        """Whether a lease lies where its GPUs are asked for."""
+        """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        return bool(node.bit & self.mask) and _open(node)
+        here = node.domain is not None and node.domain.pool is self._pool
+        return here and node.bit & self.mask != 0 and _open(node)
 
 
 class Empty(Ground):
@@ -65,10 +71,10 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
         where = "".join(f", {name}={value}" for name, value in command.location.items())
         return Refusal(Reason.NotFound, f"no node has flavor={flavor}{where}", {})
     claim = _claim(command, now)
-    seats = Ground(state, pool, mask, need_of(claim.spec, asked.gpus), None)
+    seats = Ground(state, pool, mask, need_of(claim.spec, asked.gpus))
     if seats.fits():
         return None
-    if not Empty(state, pool, mask, seats.need, None).fits():
+    if not Empty(state, pool, mask, seats.need).fits():
         message = f"these nodes could not hold {asked.gpus} GPUs in pods and groups as asked if nothing ran on them"
         return Refusal(Reason.NeverFits, message, {})
     found = choose(state, claim, seats, now, beacon)
@@ -101,7 +107,7 @@ def _frees(state: State, pool: Pool, mask: int, claim: RunState, found: Choice, 
     for victim in found.victims:
         state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
     need = need_of(claim.spec, claim.spec.resources.total_gpus)
-    fits = Ground(state, pool, mask, need, None).fits()
+    fits = Ground(state, pool, mask, need).fits()
     state.rollback(mark)
     return fits
 
