@@ -23,7 +23,7 @@ def ago(hours: float) -> str:
 
 def ahead(hours: float) -> str:
     """A time so far ahead that its countdown reads the same however slow the test is."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW + hours * HOUR + 600))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW + (hours + 0.9) * HOUR))
 
 
 class RefusalError(Exception):
@@ -121,7 +121,7 @@ def reservation(name: str, state: str, reason: str, message: str, *, counting: b
             "payingEnvelopes": ["team-a/west"],
             "earliestStart": ahead(30 if counting else 20),
         },
-        "status": {**status, "countdownSeconds": 108_600} if counting else status,
+        "status": {**status, "countdownSeconds": 111_240} if counting else status,
     }
 
 

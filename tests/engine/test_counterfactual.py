@@ -111,7 +111,7 @@ def test_a_run_that_waits_already_is_thought_of_as_asked_for_again() -> None:
     assert {Kind.FEWER_GPUS: 4}.items() <= {each.kind: each.after for each in found}.items()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_in_random_worlds_what_is_said_to_start_starts_and_asking_changes_nothing(seed: int) -> None:
     film = Film(seed)

@@ -39,7 +39,8 @@ DURATION_MAX = 7 * 24 * HOUR
 """How long a run without a limit is thought to take at the most, when it is asked which limit would let it start."""
 
 TIMERS_MAX = 64
-"""Moments that are played forward to see when waiting alone is enough."""
+HORIZON = 366 * 24 * HOUR
+"""Moments that are played forward to see when waiting alone is enough, and how far: nobody waits longer than a year."""
 
 V = TypeVar("V")
 
@@ -296,7 +297,7 @@ class Counterfactual:
         engine, state = self._engine, self._engine.state
         for _ in range(TIMERS_MAX):
             due = state.timers.next()
-            if due is None or key not in state.runs:
+            if due is None or due > self._now + HORIZON or key not in state.runs:
                 break
             engine.decide(due, (cmd.TimePassed(),))
             seen = self._seen(key, self._spec)
