@@ -43,7 +43,8 @@ def draw(session: Session, answer: Answer) -> None:
     draw_dates(session, answer)
     draw_preemptions(answer.get("preemptions") or [])
     if status["phase"] == "Pending":
-        draw_changes(session, answer.get("changes") or [], "What would start it sooner, if it were canceled and submitted again so:")
+        title = "What would start it sooner, if it were canceled and submitted again so:"
+        draw_changes(session, answer.get("changes") or [], title)
     if status["phase"] == "Pending" or answer.get("cover"):
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")
