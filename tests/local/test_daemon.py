@@ -58,6 +58,7 @@ def test_two_gangs_that_need_all_gpus_run_one_after_the_other(stage: Stage, tmp_
     assert [run["status"]["phase"] for run in answer["runs"]] == ["Running", "Pending"]
     explained = stage.call("explain", run="second")
     assert explained["verdict"] == "Reserved"
+    assert explained["reservation"]["status"]["reason"] == "Notice"
     assert explained["domains"][0]["freeGPUs"] == 0
     stage.ends("second")
     assert diary.read_text().split("\n")[:4] == ["first begins", "first ends", "second begins", "second ends"]

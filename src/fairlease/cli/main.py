@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Work": {
         "run": "Run a command on GPUs: submit, wait, follow its logs.",
         "submit": "Submit runs from files.",
-        "plan": "Quote a run: would it start, who pays, why not. Writes nothing.",
+        "plan": "Quote a run: would it start, when, who pays, why not. Writes nothing.",
         "list": "List runs.",
         "show": "Show one run: its spec and status.",
         "watch": "Watch runs as they change.",
@@ -34,6 +34,12 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Print what a run's processes wrote.",
         "notices": "List what was told: coming cuts, starts, money that runs low.",
         "cancel": "End runs.",
+    },
+    "Time and contention": {
+        "reservations": "List who waits until when, and on what that rests.",
+        "outcomes": "List and show who gave way to whom, and why.",
+        "lottery": "Repeat the draws of the record.",
+        "resolve": "Free GPUs for maintenance, by the rules of a claim.",
     },
     "Money": {
         "budgets": "Write, list and remove Budgets, and show their use.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Role
@@ -117,14 +118,15 @@ class _Teller:
     # --- cuts ----------------------------------------------------------------------------------------------------------
 
     def _cuts(self, event: ev.OutcomeRecorded) -> Iterator[Notice]:
-        claim = event.outcome.claim.key
+        outcome = event.outcome
+        claim = None if outcome.claim is None else outcome.claim.key
         losses: dict[Key, list[tuple[Reason, int]]] = {}
         for action in event.outcome.actions:
             losses.setdefault(action.run, []).append((action.reason, action.gpus))
         for run, lost in losses.items():
             gpus = sum(each[1] for each in lost)
             how = ", ".join(dict.fromkeys(reason.value for reason, _ in lost))
-            text = f"{short(run)} lost {gpus} GPUs to {short(claim)} ({how}; {event.name}); {self._fate(run)}"
+            text = f"{short(run)} lost {gpus} GPUs to {claimant(outcome)} ({how}; {event.name}); {self._fate(run)}"
             yield self._notice(
                 Kind.RUN_CUT, f"{run}/{event.name}", text, run, gpus=gpus, claim=claim, outcome=event.name
             )

@@ -16,7 +16,7 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
-from fairlease.model.reservation import ReservationState
+from fairlease.model.reservation import ReservationState, RunRef
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -172,7 +172,7 @@ class Rehearsal:
     def _by_fact(self, key: Key, at: int, decision: Decision, bases: dict[Key, Reason]) -> Start:
         source, after = bases.get(key, Reason.HardFacts), None
         for event in decision.events:
-            if isinstance(event, ev.OutcomeRecorded) and event.outcome.claim.key == key:
+            if isinstance(event, ev.OutcomeRecorded) and event.outcome.claim == RunRef.of(key):
                 source = Reason.Notice
             elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.OPENED and key not in bases:
                 source = Reason.Window

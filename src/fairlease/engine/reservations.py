@@ -13,6 +13,8 @@ from fairlease.model.reservation import ReservationState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlease.ledger.live import Hold, RunState
+
 View = dict[str, Any]
 
 
@@ -87,7 +89,28 @@ def _status(state: ReservationState, reason: str, message: str) -> View:
     return {"state": state.value, "reason": reason, "message": message}
 
 
-def _object(made: ev.ReservationMade, status: View, now: int) -> View:
+def in_force(run: RunState, now: int) -> View | None:
+    """The reservation in force of a run that lives, as its object, from the state alone: no history is read."""
+    hold = run.hold
+    if hold is None:
+        return None
+    reason = hold.basis if hold.state is ReservationState.PENDING else hold.reason
+    return _object(Made(run.key, hold), _status(hold.state, reason.value, hold.message), now)
+
+
+class Made:
+    """A reservation in force with the run it is for: what `ReservationMade` told."""
+
+    def __init__(self, run: Key, hold: Hold) -> None:
+        self.run = run
+        self.name = hold.name
+        self.earliest_start = hold.earliest_start
+        self.domains = hold.domains
+        self.lien = hold.lien
+        self.envelopes = hold.envelopes
+
+
+def _object(made: ev.ReservationMade | Made, status: View, now: int) -> View:
     namespace, run = split(made.run)
     told = {name: value for name, value in status.items() if value}
     if status["state"] in _IN_FORCE:

@@ -15,6 +15,7 @@ from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
 from fairlease.local.children import audit_report, export_answer, read_part
+from fairlease.local.contention import Contention
 from fairlease.local.environment import pod_id
 from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.inquiry import Inquiry
@@ -31,6 +32,7 @@ from fairlease.model.writing import write
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from fairlease.ledger.state import State
     from fairlease.local.access import Caller
     from fairlease.local.daemon import Daemon
     from fairlease.local.past import Asked
@@ -52,6 +54,7 @@ class Answers:
         self._inquiry = Inquiry(daemon.scheduler)
         self._foresight = Foresight(daemon.scheduler)
         self._children = asyncio.Lock()
+        contention = Contention(daemon)
         self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
         self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
             "status": (rq.Args, self.status),
@@ -71,6 +74,9 @@ class Answers:
             "notices": (rq.Notices, self.notices),
             "who-pays": (rq.WhoPays, self.who_pays),
             "nodes": (rq.Args, self.nodes),
+            "reservations": (rq.Reservations, contention.reservations),
+            "outcomes": (rq.Outcomes, contention.outcomes),
+            "resolve": (rq.Resolve, contention.resolve),
             "logs": (rq.Logs, self.logs),
             "logs.read": (rq.ReadLog, self.read_log),
             "wait": (rq.Wait, self.wait),
@@ -246,6 +252,7 @@ class Answers:
         now = self._daemon.now()
         result: Result = {"name": short(asked.run), "status": self._past.status(asked, now)}
         result |= self._inquiry.verdict(asked, now)
+        result |= self._inquiry.contention(asked.run, now)
         result["story"] = self._inquiry.story(asked.run)
         return result
 
@@ -360,6 +367,7 @@ class Answers:
             "freeGPUs": sum(node.room for node in nodes),
             "runs": {Phase.PENDING.value: pending, Phase.RUNNING.value: len(state.runs) - pending},
             "notifications": self._daemon.notifier.sums()._asdict(),
+            "reservations": reservation_counts(state),
             "you": {"user": caller.name, "admin": caller.admin, "owners": list(caller.owners)},
         }
 
@@ -414,6 +422,16 @@ class Answers:
             return await asyncio.to_thread(
                 export_answer, self._daemon.settings.ledger, args.what, query, self._daemon.now()
             )
+
+
+def reservation_counts(state: State) -> Result:
+    """How many reservations are in force, by state, and the date of the next that is to be kept."""
+    holds = [run.hold for run in state.runs.values() if run.hold is not None]
+    counts: Result = {}
+    for hold in holds:
+        counts[hold.state.value] = counts.get(hold.state.value, 0) + 1
+    dates = [hold.earliest_start for hold in holds if hold.holds]
+    return {**counts, "next": format_instant(min(dates)) if dates else None}
 
 
 def _matches(asked: Asked, args: rq.ListArgs) -> bool:

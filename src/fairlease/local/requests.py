@@ -162,6 +162,35 @@ class Stop(Args, frozen=True):
     end: bool = False
 
 
+class Reservations(Args, frozen=True):
+    """Whose; `all`: those that are over too."""
+
+    run: str | None = None
+    namespace: str | None = None
+    all: bool = False
+    limit: int = LIMIT
+
+
+class Outcomes(Args, frozen=True):
+    """Which resolutions: one by its name, those that concern a run, or the last of all."""
+
+    name: str | None = None
+    run: str | None = None
+    limit: int = LIMIT
+
+
+class Resolve(Args, frozen=True, rename={"dry_run": "dryRun"}):
+    """What to free by hand: GPUs of a flavor on nodes with these labels, in pods and groups."""
+
+    flavor: str
+    gpus: int
+    location: dict[str, str] = {}
+    pod: int = 1
+    group: int | None = None
+    reason: str = ""
+    dry_run: bool = False
+
+
 class Export(Args, frozen=True):
     """What to write down."""
 

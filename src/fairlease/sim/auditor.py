@@ -381,7 +381,9 @@ class Auditor:
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
         self.moment.resolved = True
-        self._check(event.outcome.claim.key in self.runs, "outcome", f"{event.name} is for nobody")
+        claim, by_hand = event.outcome.claim, event.outcome.by_hand
+        known = by_hand is not None if claim is None else claim.key in self.runs
+        self._check(known, "outcome", f"{event.name} is for nobody")
         for action in event.outcome.actions:
             self._cuts.update({(action.run, name): action.reason for name in action.leases})
 

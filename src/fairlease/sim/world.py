@@ -21,6 +21,7 @@ from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import Ending
 from fairlease.model.amount import MINUTE
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
+from fairlease.model.reservation import ByHand
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim import scenario as sc
 from fairlease.sim.work import Jobs
@@ -113,12 +114,17 @@ class World:
             return [cmd.Cancel(action.run)]
         if isinstance(action, sc.Shrink):
             return [cmd.Resize(action.run, action.to)]
+        if isinstance(action, sc.Resolution):
+            return [_by_hand(action)]
+        return [self._report(action)]
+
+    def _report(self, action: sc.Action) -> cmd.AnyCommand:
         if isinstance(action, sc.Completion):
-            return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
+            return cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)
         if isinstance(action, sc.PodFailure):
-            return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
+            return cmd.PodFailed(action.run, self._attempt(action.run), action.rank)
         assert isinstance(action, sc.Application), "reading lets no other action through"
-        return [self._object(action.item)]
+        return self._object(action.item)
 
     def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
         if each.work is not None:
@@ -197,3 +203,14 @@ _CHANGES: dict[sc.NodeEvent, dict[str, bool]] = {
     sc.NodeEvent.NOT_READY: {"ready": False},
     sc.NodeEvent.PODS_DEAD: {"pods_dead": True},
 }
+
+
+def _by_hand(action: sc.Resolution) -> cmd.Resolve:
+    asked = ByHand(
+        by=action.by,
+        reason=action.reason,
+        gpus=action.gpus,
+        gpus_per_pod=action.gpus_per_pod,
+        group_gpus=action.group_gpus,
+    )
+    return cmd.Resolve(action.scope.flavor, action.scope.location, asked)
