@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine.decide import Decision, Engine
 from fairlease.ledger import snapshot
 from fairlease.ledger.state import State
-from fairlease.ledger.store import Entry, Head, Store
+from fairlease.ledger.store import Entry, Head, Ledger, Snapshot, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,26 +32,54 @@ class Tick(NamedTuple):
     decision: Decision
 
 
-class Scheduler:
-    """A store, the state it folds to, and the engine that decides over it."""
+class Proposal(NamedTuple):
+    """A decision that the state shows already, while the store does not have it: to be kept, or undone."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.state, self._snapshot_seq = fold(store)
+    mark: int
+    at: int
+    decision: Decision
+
+
+class Decider:
+    """A state, and the engine that decides over it.
+
+    Who appends what it proposes is left open: `Scheduler` does it at once, a theatre that has to wait for its ledger does it
+    between `propose` and `keep`.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.state, self._snapshot_seq = fold(ledger)
         self.engine = Engine(self.state)
-        self.head: Head = store.head()
+        self.head: Head = ledger.head()
+        self._proposed: Proposal | None = None
 
-    def tick(self, now: int, *commands: AnyCommand) -> Tick:
-        """Decide, append, keep; on any failure to append nothing has happened."""
+    def propose(self, now: int, *commands: AnyCommand) -> Proposal:
+        """Decide, and leave it open: one proposal at a time, and `keep` or `undo` it."""
+        assert self._proposed is None, "a proposal is kept or undone before the next"
         mark = self.state.mark()
         try:
             decision = self.engine.decide(now, commands)
-            entry = self._append(decision)
         except BaseException:
             self.state.rollback(mark)
             raise
+        self._proposed = Proposal(mark, self.engine.now, decision)
+        return self._proposed
+
+    def keep(self, proposal: Proposal, entry: Entry | None) -> Tick:
+        """It is in the ledger, as `entry`; or it changed nothing, and there is none."""
+        assert proposal is self._proposed, "what is kept was proposed last"
+        assert (entry is None) == (not proposal.decision.events), "an entry holds what was decided"
+        self._proposed = None
         self.state.keep()
-        return Tick(entry, decision)
+        if entry is not None:
+            self.head = Head(seq=entry.seq, hash=entry.hash, at=entry.at)
+        return Tick(entry, proposal.decision)
+
+    def undo(self, proposal: Proposal) -> None:
+        """It did not get into the ledger: it never happened."""
+        assert proposal is self._proposed, "what is undone was proposed last"
+        self._proposed = None
+        self.state.rollback(proposal.mark)
 
     @contextmanager
     def what_if(self, now: int, *commands: AnyCommand) -> Iterator[Decision]:
@@ -66,20 +94,44 @@ class Scheduler:
         """When something falls due."""
         return self.state.timers.next()
 
-    def save_snapshot(self, *, force: bool = False) -> bool:
-        """Keep a snapshot where enough has happened since the last one, so that a start need not replay it all."""
+    def due_snapshot(self, *, force: bool = False) -> Snapshot | None:
+        """A snapshot, where enough has happened since the last one that a start should not have to replay it all."""
+        assert self._proposed is None, "a snapshot holds what is in the ledger"
         if self.head.seq == self._snapshot_seq or not (force or self.head.seq - self._snapshot_seq >= SNAPSHOT_EVERY):
-            return False
-        self.store.save_snapshot(snapshot.take(self.state, self.head))
-        self._snapshot_seq = self.head.seq
-        return True
-
-    def _append(self, decision: Decision) -> Entry | None:
-        if not decision.events:
             return None
-        entry = self.store.append(self.head.seq, self.engine.now, decision.events)
-        self.head = Head(seq=entry.seq, hash=entry.hash, at=entry.at)
-        return entry
+        return snapshot.take(self.state, self.head)
+
+    def saved(self, kept: Snapshot) -> None:
+        """The ledger has this snapshot."""
+        self._snapshot_seq = kept.seq
+
+
+class Scheduler(Decider):
+    """A store, the state it folds to, and the engine that decides over it."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def tick(self, now: int, *commands: AnyCommand) -> Tick:
+        """Decide, append, keep; on any failure to append nothing has happened."""
+        proposal = self.propose(now, *commands)
+        try:
+            events = proposal.decision.events
+            entry = self.store.append(self.head.seq, proposal.at, events) if events else None
+        except BaseException:
+            self.undo(proposal)
+            raise
+        return self.keep(proposal, entry)
+
+    def save_snapshot(self, *, force: bool = False) -> bool:
+        """Keep a snapshot where one is due."""
+        due = self.due_snapshot(force=force)
+        if due is None:
+            return False
+        self.store.save_snapshot(due)
+        self.saved(due)
+        return True
 
 
 def calm_collector() -> None:
@@ -93,14 +145,14 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def fold(store: Store) -> tuple[State, int]:
-    """The state that a store's entries tell, and the number of the entry whose snapshot it began from."""
-    kept = store.latest_snapshot()
+def fold(ledger: Ledger) -> tuple[State, int]:
+    """The state that a ledger's entries tell, and the number of the entry whose snapshot it began from."""
+    kept = ledger.latest_snapshot()
     state = State() if kept is None else snapshot.open_up(kept)
     enabled = gc.isenabled()
     gc.disable()
     try:
-        for entry in store.entries(after=0 if kept is None else kept.seq):
+        for entry in ledger.entries(after=0 if kept is None else kept.seq):
             for event in entry.events:
                 state.apply(entry.at, event)
     finally:

@@ -38,6 +38,16 @@ class MemoryStore:
         self._snapshots: list[Snapshot] = []
         self._index = _Index()
 
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> MemoryStore:
+        """A whole ledger that was sealed elsewhere, to be asked about; its entries are taken as they are."""
+        store = cls()
+        store._entries += entries
+        if store._entries:
+            last = store._entries[-1]
+            store._head = Head(seq=last.seq, hash=last.hash, at=last.at)
+        return store
+
     def head(self) -> Head:
         """The last entry."""
         return self._head

@@ -87,23 +87,30 @@ class Ending(Record, frozen=True, kw_only=True):
     ended: RunEnded
 
 
-class Store(Protocol):
-    """A ledger's place: in memory, in SQLite, on Kubernetes."""
+class Ledger(Protocol):
+    """What a state is folded from."""
 
     def head(self) -> Head:
         """The last entry."""
 
-    def append(self, expected_seq: int, at: int, events: tuple[AnyEvent, ...]) -> Entry:
-        """Make `events` the entry after `expected_seq`, durably and atomically; raises `Conflict` where the head is another."""
-
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """The entries behind number `after`, in order."""
 
-    def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Keep a snapshot; older ones may go."""
-
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot whose digest is right and whose entry is in the chain, or None."""
+
+
+class Store(Ledger, Protocol):
+    """A ledger's place that takes entries at once and answers for the past: in memory, in SQLite.
+
+    The one on Kubernetes (`kube.journal`) has to wait for the API server, and leaves the past to whoever asks.
+    """
+
+    def append(self, expected_seq: int, at: int, events: tuple[AnyEvent, ...]) -> Entry:
+        """Make `events` the entry after `expected_seq`, durably and atomically; raises `Conflict` where the head is another."""
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot; older ones may go."""
 
     def story(self, run: Key) -> list[Moment]:
         """Every event that names a run, in order."""

@@ -1,0 +1,81 @@
+"""The whole past of a ledger on Kubernetes, for those who ask: the archive, then what is on the server.
+
+The controller never needs it. Commands that tell of closed leases, stories and ends read it into a store in memory; an audit reads
+its bytes. Reading needs the right to read LedgerEntries and, once old entries were archived, a look into the archive.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fairlease.kube.shelf import read_shelf
+from fairlease.ledger.event import decode
+from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.store import Entry
+from fairlease.model.ledger_entry import EntryRole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fairlease.kube.archive import Archive
+    from fairlease.kube.connection import Api
+    from fairlease.ledger.chain import Row
+
+
+class HistoryMissing(Exception):  # noqa: N818 - it says what is wrong
+    """Entries lie neither on the server nor in an archive that we were shown."""
+
+
+async def read_rows(api: Api, archive: Archive | None = None) -> list[Row]:
+    """Every entry from the first on, as the bytes that were hashed; raises `HistoryMissing` where some cannot be had.
+
+    Where the archive and the server both have an entry, the archive's is taken; that both say the same is shown by the chain.
+    """
+    shelf = await read_shelf(api, EntryRole.ENTRY)
+    rows = [] if archive is None else list(archive.rows())
+    rows += shelf.rows(rows[-1][0] if rows else 0)
+    missing = _first_gap(rows)
+    if missing is not None:
+        first, last = missing
+        raise HistoryMissing(
+            f"entries {first} to {last} were archived: name the archive's folder with --archive (the controller's --archive,"
+            " or a copy of it)"
+        )
+    return rows
+
+
+def _first_gap(rows: Iterable[Row]) -> tuple[int, int] | None:
+    expected = 1
+    for seq, *_ in rows:
+        if seq != expected:
+            return expected, seq - 1
+        expected += 1
+    return None
+
+
+def past_of(rows: Iterable[Row]) -> MemoryStore:
+    """A store that answers for all of them."""
+    with _collector_asleep():
+        return MemoryStore.of(
+            Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+            for seq, at, prev, sealed, body in rows
+        )
+
+
+async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
+    """The store that commands ask: everything that ever happened."""
+    return past_of(await read_rows(api, archive))
+
+
+@contextmanager
+def _collector_asleep() -> Iterator[None]:
+    """Decoding makes many records and no cycles."""
+    awake = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if awake:
+            gc.enable()

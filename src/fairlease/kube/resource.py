@@ -1,0 +1,76 @@
+"""Which kinds of objects there are, where they live in the API, and the metadata that every one has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+GROUP = "rq.davidlangworthy.io"
+
+
+class Resource(NamedTuple):
+    """A kind of object: where its paths begin, and whether it lives in namespaces."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """As `apiVersion` wants it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str = "", sub: str = "") -> str:
+        """The path of one object, or of all in a namespace, or (without one) of all there are."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        inside = f"/namespaces/{namespace}" if self.namespaced and namespace else ""
+        return f"{root}{inside}/{self.plural}{f'/{name}' if name else ''}{f'/{sub}' if sub else ''}"
+
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
+ELECTION_LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+
+BUDGETS = Resource(GROUP, "v1", "budgets", "Budget")
+RUNS = Resource(GROUP, "v1", "runs", "Run")
+RESERVATIONS = Resource(GROUP, "v1", "reservations", "Reservation")
+LEASES = Resource(GROUP, "v1", "leases", "Lease")
+OUTCOMES = Resource(GROUP, "v1", "resolveroutcomes", "ResolverOutcome", namespaced=False)
+LEDGER_ENTRIES = Resource(GROUP, "v1", "ledgerentries", "LedgerEntry", namespaced=False)
+
+
+class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Whose object it is."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
+class Meta(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """What is read of an object's metadata. Types that need more, or less, declare their own with the first four fields."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name of an object without a namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
