@@ -10,11 +10,11 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, loop, packing, restart
+from bench import admission, burst, link, loop, packing, restart
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
-MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart}
+MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "link": link}
 
 
 def main() -> int:

@@ -7,11 +7,14 @@ own. A test that maltreats a server makes one for itself (`make_plane`), and nam
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.kube.tenancy import thing
+from tests.model.rows import LEASE, RUN
 from tools.controlplane import Missing, Plane
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +55,19 @@ def plane(make_plane: MakePlane) -> Plane:
     """The shared control plane, with kwok, the controllers, and everything in `config/`."""
     plane = make_plane()
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
+    _wait_for_rules(plane)
     return plane
+
+
+def _wait_for_rules(plane: Plane) -> None:
+    """A server takes a moment until new kinds are served and new policies are in force."""
+    place = "/apis/rq.davidlangworthy.io/v1/namespaces/default/{}?dryRun=All"
+    probes = {"leases": thing("Lease", LEASE), "runs": thing("Run", RUN)}
+    deadline = time.monotonic() + 60
+    for each, body in probes.items():
+        while plane.api().post(place.format(each), body).status != 403:
+            assert time.monotonic() < deadline, f"no policy refuses {each}"
+            time.sleep(0.05)
 
 
 @pytest.fixture

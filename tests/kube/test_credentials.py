@@ -73,6 +73,20 @@ def test_a_plugin_is_asked_again_before_its_token_ends(tmp_path: Path) -> None:
     assert asyncio.run(ask()) == ["Authorization: Bearer t-1\r\n", "Authorization: Bearer t-2\r\n"]
 
 
+def test_of_many_requests_that_need_a_token_one_asks_the_plugin(tmp_path: Path) -> None:
+    access = Access(server="https://here", plugin=a_plugin(tmp_path, {"token": "t-COUNT"}))
+
+    async def ask() -> set[str]:
+        credentials = Credentials(access)
+        first = set(await asyncio.gather(*(credentials.headers() for _ in range(20))))
+        edition = credentials.edition
+        assert all(await asyncio.gather(*(credentials.renew(edition) for _ in range(20))))
+        return first | {await credentials.headers()}
+
+    assert asyncio.run(ask()) == {"Authorization: Bearer t-1\r\n", "Authorization: Bearer t-2\r\n"}
+    assert len(calls(tmp_path)) == 2
+
+
 def test_a_plugin_that_fails_is_named_with_what_it_said() -> None:
     def failure(*args: str, hint: str = "") -> str:
         command = args[0]
@@ -97,10 +111,10 @@ def test_a_token_file_that_is_being_replaced_does_not_stop_us(tmp_path: Path) ->
         credentials = Credentials(Access(server="https://here", token_file=str(token)))
         said = [await credentials.headers()]
         token.unlink()
-        assert not await credentials.renew()
+        assert not await credentials.renew(credentials.edition)
         said.append(await credentials.headers())
         token.write_text("new\n")
-        assert await credentials.renew()
+        assert await credentials.renew(credentials.edition)
         return [*said, await credentials.headers()]
 
     old, new = "Authorization: Bearer old\r\n", "Authorization: Bearer new\r\n"

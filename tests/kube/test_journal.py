@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.builders import EPOCH, History, a_node
+from tests.builders import EPOCH, History, a_node, cell
 from tests.kube.conftest import MakePlane
 from tests.kube.wires import cable_to, connected, ready
 from tests.ledger.histories import RUNS, sound_histories
@@ -27,6 +27,8 @@ from fairlease.ledger.audit import scan
 from fairlease.ledger.chain import seal
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import Conflict, Head, LeaseQuery, Snapshot
+from fairlease.model.record import key
+from fairlease.reason import Reason
 from fairlease.scheduler import Decider, Scheduler, fold
 
 pytestmark = pytest.mark.xdist_group("journal")
@@ -350,6 +352,41 @@ def test_old_entries_are_archived_and_only_then_removed(plane: Plane, tmp_path: 
         assert (await journal.tidy()) == (0, 0)
 
     run(plane, act)
+
+
+def test_without_the_archive_at_hand_what_lives_is_still_known(plane: Plane, tmp_path: Path) -> None:
+    history = History().world().submits("train").opens("train", cell("n1", 0, 1)).submits("short").after(5)
+    history.opens("short", cell("n2", 0)).after(5).closes("short").ends("short").after(5)
+
+    async def act(api: Api) -> None:
+        archive = Archive(tmp_path)
+        journal = await Journal.open(api, archive=archive)
+        await appended(journal, history)
+        for _ in range(2):
+            due = Decider(journal).due_snapshot(force=True)
+            assert due is not None
+            await journal.save_snapshot(due)
+            head = journal.head()
+            await journal.append(head.seq, head.at + 1, nodes(2))
+        head = journal.head()
+        await journal.append(head.seq, head.at + 1, closing("train"))
+        assert (await journal.tidy()).archived > 0
+        whole, late = await read_past(api, archive), await read_past(api)
+        assert (whole.first, late.first) == (0, min(journal._snapshots))
+        assert late.head() == whole.head()
+        train = LeaseQuery(run=key("train"))
+        assert list(late.leases(train)) == list(whole.leases(train))
+        assert [type(each.event) for each in late.story(key("train"))] == [ev.RunSubmitted, ev.LeasesClosed]
+        assert late.story(key("train"))[0].at == whole.story(key("train"))[0].at
+        with pytest.raises(ValueError, match="are not here"):
+            list(late.rows())
+        assert snapshots.freeze(fold(late)[0]) == snapshots.freeze(fold(whole)[0])
+
+    run(plane, act)
+
+
+def closing(run: str) -> tuple[ev.AnyEvent, ...]:
+    return (ev.LeasesClosed(run=key(run), names=(), reason=Reason.Canceled),)
 
 
 def test_without_an_archive_nothing_is_removed(plane: Plane) -> None:

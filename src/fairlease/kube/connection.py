@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -27,7 +27,7 @@ import msgspec
 
 from fairlease.kube.credentials import Credentials
 from fairlease.kube.http import Pool, Response, Unreachable, Wire
-from fairlease.kube.kubeconfig import Access
+from fairlease.kube.kubeconfig import Access, BadConfig
 from fairlease.kube.resource import PODS, Resource
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ POOL_SIZE = 64
 PAGE = 500
 TIMEOUT_S = 30.0
 PATIENCE_S = 30.0
-"""How long a request that may be asked twice is asked again, unless its caller is of another mind."""
+"""How long what may be asked twice is asked again; a command that a person waits for has less."""
 
 FIELD_MANAGER = "fairlease"
 
@@ -144,9 +144,13 @@ def decoder(into: type[T]) -> msgspec.json.Decoder[T]:
 class Api:
     """One API server, as one identity. Use it in one event loop, and close it."""
 
-    def __init__(self, access: Access, *, pool: int = POOL_SIZE, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, access: Access, *, pool: int = POOL_SIZE, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S
+    ) -> None:
         self.access = access
         self.timeout_s = timeout_s
+        self.patience_s = patience_s
+        self._known = False
         self._credentials = Credentials(access)
         self._pool = Pool(access.server, self._credentials.tls, access.tls_server_name, pool)
 
@@ -199,10 +203,12 @@ class Api:
     async def stream(self, path: str, query: dict[str, str]) -> AsyncIterator[Wire]:
         """A response that is read as it comes, on a connection of its own. Raises where the server says no."""
         for again in (True, False):
-            request = self._pool.encode("GET", path + _query(query), await self._credentials.headers(), None, _JSON)
-            response, wire = await self._pool.stream(request, self.timeout_s)
+            with self._excused():
+                headers, edition = await self._credentials.headers(), self._credentials.edition
+                request = self._pool.encode("GET", path + _query(query), headers, None, _JSON)
+                response, wire = await self._pool.stream(request, self.timeout_s)
             try:
-                if again and await self._stale(response):
+                if again and await self._stale(response, edition):
                     continue
                 _check(response)
                 yield wire
@@ -292,24 +298,42 @@ class Api:
 
     async def ask(self, method: str, path: str, body: bytes | None = None, content: str = _JSON) -> bytes:
         """One request, one answer; asked again only where our credentials had run out."""
-        response = await self._ask(method, path, body, content)
-        if await self._stale(response):
-            response = await self._ask(method, path, body, content)
+        response, edition = await self._ask(method, path, body, content)
+        if await self._stale(response, edition):
+            response, _ = await self._ask(method, path, body, content)
         return _check(response)
 
-    async def _ask(self, method: str, path: str, body: bytes | None, content: str) -> Response:
-        request = self._pool.encode(method, path, await self._credentials.headers(), body, content)
-        return await self._pool.ask(request, self.timeout_s)
+    async def _ask(self, method: str, path: str, body: bytes | None, content: str) -> tuple[Response, int]:
+        with self._excused():
+            headers, edition = await self._credentials.headers(), self._credentials.edition
+            request = self._pool.encode(method, path, headers, body, content)
+            response = await self._pool.ask(request, self.timeout_s)
+        self._known = True
+        return response, edition
 
-    async def _stale(self, response: Response) -> bool:
-        """Whether the server did not know us, and knows us better now."""
-        return response.status == HTTPStatus.UNAUTHORIZED and await self._credentials.renew()
+    async def _stale(self, response: Response, edition: int) -> bool:
+        """Whether the server did not know us, and may know us better now."""
+        if response.status != HTTPStatus.UNAUTHORIZED:
+            return False
+        with self._excused():
+            return await self._credentials.renew(edition)
+
+    @contextmanager
+    def _excused(self) -> Iterator[None]:
+        """Credentials that cannot be had are a mistake at first; once the server has answered, a passing trouble like others."""
+        try:
+            yield
+        except BadConfig as error:
+            if not self._known:
+                raise
+            raise Unreachable(str(error), sent=False) from error
 
     async def _repeat(self, method: str, path: str, body: bytes | None = None, content: str = _JSON) -> bytes:
         """Ask until there is an answer that means something; only for what may be carried out twice."""
         return await repeated(
             lambda: self.ask(method, path, body, content),
             lambda error: error.transient if isinstance(error, ApiError) else True,
+            self.patience_s,
         )
 
     async def _once(self, method: str, path: str, body: bytes) -> bytes:
@@ -317,24 +341,27 @@ class Api:
         return await repeated(
             lambda: self.ask(method, path, body),
             lambda error: error.code == HTTPStatus.TOO_MANY_REQUESTS if isinstance(error, ApiError) else not error.sent,
+            self.patience_s,
         )
 
 
 async def repeated(
     ask: Callable[[], Awaitable[T]],
     again: Callable[[ApiError | Unreachable], bool],
-    patience_s: float = PATIENCE_S,
+    patience_s: float,
 ) -> T:
     """Ask, and after failures that say so ask again, ever more slowly, until patience ends with the last failure."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + patience_s
-    pauses = backoff()
+    pauses = None
+    until = 0.0
     while True:
         try:
             return await ask()
         except (ApiError, Unreachable) as error:
+            now = asyncio.get_running_loop().time()
+            if pauses is None:
+                pauses, until = backoff(), now + patience_s
             wait_s = max(next(pauses), error.retry_after_s if isinstance(error, ApiError) else 0.0)
-            if not again(error) or loop.time() + wait_s > until:
+            if not again(error) or now + wait_s > until:
                 raise
         await asyncio.sleep(wait_s)
 

@@ -34,6 +34,7 @@ Schema = dict[str, Any]
 
 TEXT_MAX = 253
 MESSAGE_MAX = 4096
+WORK_MAX = 131_072  # what Linux takes as one argument of a command
 BODY_MAX = 1_000_000
 """Characters of a LedgerEntry's body: with its metadata it stays below etcd's limit of 1.5 MB even in the worst encoding."""
 
@@ -78,7 +79,13 @@ _SIZES: Mapping[tuple[type[Record], str], Schema] = {
 }
 """How many there may be, and where each may be there only once."""
 
-_TEXTS: Mapping[tuple[type[Record], str], int] = {(LedgerEntrySpec, "body"): BODY_MAX}
+_TEXTS: Mapping[tuple[type[Record], str], int] = {
+    (LedgerEntrySpec, "body"): BODY_MAX,
+    (RunSpec, "command"): WORK_MAX,
+    (RunSpec, "env"): WORK_MAX,
+    (RunSpec, "workdir"): WORK_MAX,
+}
+"""Texts that may be longer than a name."""
 _NAMES_MAX = 63
 
 
@@ -110,11 +117,12 @@ def _with_rules(schema: Schema, found: typing.Iterable[Schema]) -> Schema:
 def _field(kind: type[Record], field: msgspec.structs.FieldInfo, check: Check | None, *, status: bool) -> Schema:
     if (kind, field.name) == (RunSpec, "template"):
         return pod_template()
-    if (kind, field.name) in _TEXTS:
-        return {"type": "string", "maxLength": _TEXTS[kind, field.name]}
     made = _typed(field.type, check, status=status)
     if (kind, field.name) in _SIZES:
         made |= _SIZES[kind, field.name]
+    if (kind, field.name) in _TEXTS:
+        text = made.get("items") or made.get("additionalProperties") or made
+        text["maxLength"] = _TEXTS[kind, field.name]
     if made.get("type") == "array" and field.name == "conditions":
         made |= {**_KEYED, "x-kubernetes-list-map-keys": ["type"]}
     return made

@@ -42,6 +42,7 @@ class Credentials:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self.edition = 0
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in access.act_as)
         self._token: str | None = None
         self._fresh_until = 0.0
@@ -54,7 +55,9 @@ class Credentials:
         """The header lines that say who asks."""
         access = self.access
         if (access.token_file or access.plugin) and time.monotonic() >= self._fresh_until:
-            await self.renew()
+            async with self._asking:
+                if time.monotonic() >= self._fresh_until:  # else another has asked while we waited
+                    await self._get()
         token = self._token or access.token
         if token:
             return f"{self._headers}Authorization: Bearer {token}\r\n"
@@ -63,15 +66,23 @@ class Credentials:
             return f"{self._headers}Authorization: Basic {pair}\r\n"
         return self._headers
 
-    async def renew(self) -> bool:
-        """Get what can be had anew, such as after the server said 401; says whether that changed anything."""
+    async def renew(self, edition: int) -> bool:
+        """Get anew what can be had anew, because `edition` will not do; says whether there is another to try.
+
+        Of many who find the same edition too old, one asks, and all get the answer.
+        """
         async with self._asking:
-            before = (self._token, self._given)
-            if self.access.token_file:
-                self._read_token(self.access.token_file)
-            elif self.access.plugin:
-                await self._ask(self.access.plugin)
-            return (self._token, self._given) != before
+            if edition == self.edition:
+                await self._get()
+            return edition != self.edition
+
+    async def _get(self) -> None:
+        before = (self._token, self._given)
+        if self.access.token_file:
+            self._read_token(self.access.token_file)
+        elif self.access.plugin:
+            await self._ask(self.access.plugin)
+        self.edition += (self._token, self._given) != before
 
     def _read_token(self, path: str) -> None:
         try:

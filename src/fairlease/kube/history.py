@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlease.kube.archive import Archive
     from fairlease.kube.connection import Api
     from fairlease.ledger.chain import Row
+    from fairlease.ledger.store import Snapshot
 
 
 class HistoryMissing(Exception):  # noqa: N818 - it says what is wrong
@@ -55,18 +56,32 @@ def _first_gap(rows: Iterable[Row]) -> tuple[int, int] | None:
     return None
 
 
-def past_of(rows: Iterable[Row]) -> MemoryStore:
-    """A store that answers for all of them."""
+def past_of(rows: Iterable[Row], base: Snapshot | None = None) -> MemoryStore:
+    """A store that answers for entries from the first on, or from a snapshot on."""
     with _collector_asleep():
         return MemoryStore.of(
-            Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
-            for seq, at, prev, sealed, body in rows
+            (
+                Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+                for seq, at, prev, sealed, body in rows
+            ),
+            base,
         )
 
 
 async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
-    """The store that commands ask: everything that ever happened."""
-    return past_of(await read_rows(api, archive))
+    """The store that commands ask: everything that ever happened, or (`first` tells) what happened since a snapshot.
+
+    Who has no archive at hand still learns all about what lives, and about what ended lately.
+    """
+    try:
+        return past_of(await read_rows(api, archive))
+    except HistoryMissing:
+        snapshots, shelf = await read_shelf(api, EntryRole.SNAPSHOT), await read_shelf(api, EntryRole.ENTRY)
+        sound = [each for each in snapshots.snapshots() if shelf.bears(each)]
+        if not sound:
+            raise
+        base = sound[-1]
+        return past_of(shelf.rows(base.seq), base)
 
 
 @contextmanager

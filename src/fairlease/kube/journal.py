@@ -38,7 +38,7 @@ from fairlease.kube.shelf import (
 )
 from fairlease.ledger.chain import Sealed, seal, verify
 from fairlease.ledger.event import AnyEvent, decode
-from fairlease.ledger.store import GENESIS, Conflict, Entry, Head, Snapshot
+from fairlease.ledger.store import Conflict, Entry, Head, Snapshot
 from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Journal:
         self.waiting_since: float | None = None
         self._api = api
         self._archive = archive
-        self._snapshots = {each.seq: each for each in snapshots.snapshots() if _in_chain(each, shelf)}
+        self._snapshots = {each.seq: each for each in snapshots.snapshots() if shelf.bears(each)}
         base = self.latest_snapshot()
         start = Head() if base is None else Head(seq=base.seq, hash=base.hash, at=base.at)
         rows = list(shelf.rows(start.seq))
@@ -209,7 +209,7 @@ class Journal:
         """
         snapshots = await read_shelf(self._api, EntryRole.SNAPSHOT)
         entries = await read_shelf(self._api, EntryRole.ENTRY)
-        sound = [each.seq for each in snapshots.snapshots() if _in_chain(each, entries)][:SNAPSHOTS_KEPT]
+        sound = [each.seq for each in snapshots.snapshots() if entries.bears(each)][:SNAPSHOTS_KEPT]
         if not sound:
             return Tidied(0, await self._removed(entries.orphans(self._head.seq)))
         surplus = [head for seq, head in snapshots.heads.items() if seq not in sound and seq < max(sound)]
@@ -236,11 +236,3 @@ def _open_ended(error: ApiError) -> bool:
 def _whole(shelf: Shelf, heads: list[Filed]) -> list[Filed]:
     """Objects with all their parts."""
     return [each for head in heads for each in (head, *shelf.parts.get(head.id, ()))]
-
-
-def _in_chain(snapshot: Snapshot, shelf: Shelf) -> bool:
-    """Whether the entry of a snapshot is on the server, and is the one that the snapshot names."""
-    if snapshot.seq == 0:
-        return snapshot.hash == GENESIS
-    head = shelf.heads.get(snapshot.seq)
-    return head is not None and (head.spec.hash, head.spec.at) == (snapshot.hash, snapshot.at)

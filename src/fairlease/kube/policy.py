@@ -37,6 +37,7 @@ class Rule(NamedTuple):
     expression: str
     message: str
     made: str = ""
+    reason: str = "Forbidden"
 
 
 class On(NamedTuple):
@@ -142,10 +143,12 @@ _SPENDING = Policy(
             """variables.same || object.metadata.name == ''
             || !(object.metadata.namespace + '/' + object.metadata.name in variables.keys)""",
             "spec.follow.after: expected runs other than itself",
+            reason="Invalid",
         ),
         Rule(
             "variables.same || variables.keys.all(each, variables.keys.exists_one(other, other == each))",
             "spec.follow.after: expected each run once, with or without its namespace",
+            reason="Invalid",
         ),
     ),
 )
@@ -202,7 +205,7 @@ _OWN = Policy(
         Rule(
             "variables.controller || variables.cleans || variables.repairs",
             "written by the controller only",
-            """request.resource.resource + (request.subResource == '' ? '' : '/' + request.subResource)
+            """request.resource.resource + (has(request.subResource) && request.subResource != '' ? '/' + request.subResource : '')
             + ' are written by the controller of Fairlease only'""",
         ),
     ),
@@ -306,7 +309,7 @@ def policy(policy: Policy) -> dict[str, Any]:
     ]
     validations = []
     for rule in policy.rules:
-        made = {"expression": _plain(rule.expression), "message": rule.message}
+        made = {"expression": _plain(rule.expression), "message": rule.message, "reason": rule.reason}
         validations.append({**made, "messageExpression": _plain(rule.made)} if rule.made else made)
     variables = [{"name": name, "expression": _plain(each)} for name, each in policy.variables.items()]
     return {

@@ -144,6 +144,13 @@ class Shelf:
             if sha256(body).hexdigest() == spec.digest:
                 yield Snapshot(seq=seq, hash=spec.hash, at=spec.at, digest=spec.digest, body=body)
 
+    def bears(self, snapshot: Snapshot) -> bool:
+        """Whether the entry of a snapshot is here, and is the one that the snapshot names."""
+        if snapshot.seq == 0:
+            return snapshot.hash == GENESIS
+        head = self.heads.get(snapshot.seq)
+        return head is not None and (head.spec.hash, head.spec.at) == (snapshot.hash, snapshot.at)
+
     def orphans(self, up_to: int) -> list[Filed]:
         """Parts, of entries up to a number, that no object speaks for: of a writer that died or lost."""
         return [

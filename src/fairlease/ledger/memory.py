@@ -18,6 +18,7 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.chain import Row, row_of, seal
 from fairlease.ledger.derive import closure_of, runs_of
 from fairlease.ledger.opening import leases_of
+from fairlease.ledger.snapshot import open_up
 from fairlease.ledger.store import GENESIS, Conflict, Ending, Entry, Head, LeaseQuery, LeaseRow, Moment, Snapshot
 from fairlease.model.lease import Lease
 from fairlease.model.record import Key
@@ -30,18 +31,30 @@ _start = attrgetter("start")
 
 
 class MemoryStore:
-    """The `Store` of tests and simulations."""
+    """The `Store` of tests, simulations, and of those who ask about a ledger that lies elsewhere.
+
+    `first` is the number of the entry behind which it begins: 0, unless the older ones could not be had.
+    """
 
     def __init__(self) -> None:
+        self.first = 0
         self._entries: list[Entry] = []
         self._head = Head()
         self._snapshots: list[Snapshot] = []
         self._index = _Index()
 
     @classmethod
-    def of(cls, entries: Iterable[Entry]) -> MemoryStore:
-        """A whole ledger that was sealed elsewhere, to be asked about; its entries are taken as they are."""
+    def of(cls, entries: Iterable[Entry], base: Snapshot | None = None) -> MemoryStore:
+        """A ledger that was sealed elsewhere, to be asked about: whole, or from a snapshot on.
+
+        Behind a snapshot the past begins with what lived then: runs, as if submitted in its entry, and their open leases.
+        """
         store = cls()
+        if base is not None:
+            store.first = base.seq
+            store._head = Head(seq=base.seq, hash=base.hash, at=base.at)
+            store._snapshots = [base]
+            store._index.begin(base)
         store._entries += entries
         if store._entries:
             last = store._entries[-1]
@@ -63,8 +76,10 @@ class MemoryStore:
         return entry
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """The entries behind number `after`, in order; entry n lies at place n − 1."""
-        return islice(self._entries, max(0, after), None)
+        """The entries behind number `after`, in order; entry n lies at place n − first − 1."""
+        if after < self.first:
+            raise ValueError(f"entries up to {self.first} are not here, only the snapshot of what they came to")
+        return islice(self._entries, after - self.first, None)
 
     def rows(self, after: int = 0) -> Iterator[Row]:
         """The same as an audit wants them."""
@@ -83,9 +98,12 @@ class MemoryStore:
         return next((each for each in sound if self._in_chain(each)), None)
 
     def _in_chain(self, snapshot: Snapshot) -> bool:
-        if not 0 <= snapshot.seq <= self._head.seq:
+        if not self.first <= snapshot.seq <= self._head.seq:
             return False
-        return snapshot.hash == (self._entries[snapshot.seq - 1].hash if snapshot.seq else GENESIS)
+        place = snapshot.seq - self.first - 1
+        if place < 0:
+            return snapshot.hash == (GENESIS if snapshot.seq == 0 else self._snapshots[0].hash)
+        return snapshot.hash == self._entries[place].hash
 
     def story(self, run: Key) -> list[Moment]:
         """Every event that names a run, in order."""
@@ -100,16 +118,17 @@ class MemoryStore:
         return list(islice(reversed(self._indexed().endings), limit))
 
     def _indexed(self) -> _Index:
-        for entry in islice(self._entries, self._index.seq, None):
+        for entry in islice(self._entries, max(0, self._index.seq - self.first), None):
             self._index.add(entry)
         return self._index
 
 
 class _Index:
-    """What can be asked of the past. Leases are known by their serial: their place in the order of opening."""
+    """What can be asked of the past. Leases are known by their place in the order of opening."""
 
     def __init__(self) -> None:
         self.seq = 0
+        self.serial = 0
         self.stories: dict[Key, list[Moment]] = defaultdict(list)
         self.endings: list[Ending] = []
         self.leases: list[Lease] = []
@@ -119,6 +138,17 @@ class _Index:
         self.open: dict[Key, dict[str, int]] = {}
         self.specs: dict[Key, RunSpec] = {}
         self.by: dict[tuple[str, ...], list[int]] = defaultdict(list)
+
+    def begin(self, base: Snapshot) -> None:
+        """Take in what lived at a snapshot."""
+        state = open_up(base)
+        for run in sorted(state.runs.values(), key=attrgetter("order")):
+            self.specs[run.key] = run.spec
+            told = ev.RunSubmitted(run=run.key, spec=run.spec, by=run.by)
+            self.stories[run.key].append(Moment(seq=base.seq, at=run.submitted_at, event=told))
+        held = (lease for run in state.runs.values() for lease in run.leases.values())
+        self._take(sorted(held, key=attrgetter("serial")))
+        self.seq, self.serial = base.seq, state.serial
 
     def add(self, entry: Entry) -> None:
         """Take in one entry."""
@@ -137,17 +167,20 @@ class _Index:
         self.seq = entry.seq
 
     def _opened(self, event: ev.LeasesOpened, at: int) -> None:
-        opened = leases_of(event, self.specs[event.run], at, len(self.leases))
-        mine = self.open.setdefault(event.run, {})
-        for lease in opened:
-            payer, serial = lease.payer, lease.serial
-            mine[lease.name] = serial
-            self.by["run", lease.run].append(serial)
-            self.by["node", lease.node].append(serial)
-            self.by["owner", lease.owner].append(serial)
-            self.by["budget", payer.budget].append(serial)
-            self.by["envelope", payer.envelope].append(serial)
-            self.by["budget, envelope", payer.budget, payer.envelope].append(serial)
+        opened = leases_of(event, self.specs[event.run], at, self.serial)
+        self.serial += len(opened)
+        self._take(opened)
+
+    def _take(self, opened: Sequence[Lease]) -> None:
+        for place, lease in enumerate(opened, len(self.leases)):
+            payer = lease.payer
+            self.open.setdefault(lease.run, {})[lease.name] = place
+            self.by["run", lease.run].append(place)
+            self.by["node", lease.node].append(place)
+            self.by["owner", lease.owner].append(place)
+            self.by["budget", payer.budget].append(place)
+            self.by["envelope", payer.envelope].append(place)
+            self.by["budget, envelope", payer.budget, payer.envelope].append(place)
         self.leases.extend(opened)
 
     def _closed(self, event: ev.LeasesClosed, at: int) -> None:
