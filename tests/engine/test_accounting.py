@@ -240,7 +240,7 @@ def test_nobody_is_cut_for_a_claim_that_would_not_fit_anyway() -> None:
     world = World(*NODES[:2], budget("org"), budget("lab"))
     world.submit("funded", run("lab", 8, 8))
     world.submit("free", run("org", 8, 8, opportunistic=True))
-    assert world.submit("claim", run("lab", 16, 8)) == "NoRoom"
+    assert world.submit("claim", run("lab", 16, 8)) == "Reserved"
     assert world.how("free") == "Running"
 
 

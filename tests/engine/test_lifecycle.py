@@ -117,8 +117,9 @@ def test_the_limit_counts_per_attempt() -> None:
 def test_a_later_run_may_pass_an_earlier_one_that_does_not_fit() -> None:
     world = World(node("a0"), ORG)
     world.submit("half", run("org", 4))
-    assert world.submit("big", run("org", 8)) == "NoRoom"
-    assert world.submit("small", run("org", 4)) == "Running"
+    assert world.submit("big", run("org", 8)) == "Reserved"
+    assert world.submit("endless", run("org", 4)) == "Reserved"
+    assert world.submit("small", run("org", 4, max_duration=10 * MINUTE)) == "Running"
 
 
 def test_runs_alike_start_in_the_order_of_asking() -> None:
@@ -127,7 +128,7 @@ def test_runs_alike_start_in_the_order_of_asking() -> None:
     for name in ("first", "second", "third"):
         world.submit(name, run("org", 8))
     world.end("now")
-    assert [world.how(name) for name in ("first", "second", "third")] == ["Running", "NoRoom", "NoRoom"]
+    assert [world.how(name) for name in ("first", "second", "third")] == ["Running", "Reserved", "Reserved"]
 
 
 def test_a_requeued_attempt_goes_to_the_back_of_the_queue() -> None:
@@ -135,15 +136,15 @@ def test_a_requeued_attempt_goes_to_the_back_of_the_queue() -> None:
     world.submit("again", run("org", 8, retries=1))
     world.submit("next", run("org", 8, retries=1))
     world.end("again", exit_code=1)
-    assert (world.how("again"), world.how("next")) == ("NoRoom", "Running")
+    assert (world.how("again"), world.how("next")) == ("Reserved", "Running")
 
 
 def test_a_latest_start_that_passes_ends_the_run_and_those_that_follow_it() -> None:
     world = World(node("a0"), ORG)
     world.submit("now", run("org", 8))
-    world.submit("late", run("org", 8, latest_start=T0 + HOUR))
-    world.submit("then", run("org", 8, after=["late"], latest_start=T0 + HOUR))
-    world.wait(HOUR)
+    world.submit("late", run("org", 8, latest_start=T0 + 10 * MINUTE))
+    world.submit("then", run("org", 8, after=["late"], latest_start=T0 + 10 * MINUTE))
+    world.wait(10 * MINUTE)
     assert (world.how("late"), world.how("then")) == ("LatestStartPassed", "UpstreamFailed")
 
 
@@ -201,7 +202,7 @@ def test_a_follower_in_one_namespace_does_not_hide_its_like_in_another() -> None
     world.submit("x/up", run("org", 1))
     world.end("x/up")
     world.submit("now", run("org", 8))
-    assert world.submit("x/r", run("org", 8, after=["up"])) == "NoRoom"
+    assert world.submit("x/r", run("org", 8, after=["up"])) == "Reserved"
     assert world.submit("y/r", run("org", 8, after=["up"])) == "Following"
     world.end("now")
     assert world.how("x/r") == "Running"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import lifecycle, standing
+from fairlease.engine import lifecycle, reserve, standing
 from fairlease.engine.command import AnyCommand, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.pack import could_fit, need_of
@@ -28,14 +28,21 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.live import Shape
 from fairlease.ledger.timers import Due
 from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from sortedcontainers import SortedDict
 
+    from fairlease.engine.plan import Plan
+    from fairlease.engine.resolve import Resolution
     from fairlease.ledger.account import Account
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+
+
+FIRST, EXACT = -1, -2
+"""Whom to try of a shape, where no line says it: whoever asked first, or the very run whose reservation is due."""
 
 
 class Try(NamedTuple):
@@ -56,21 +63,28 @@ class Decision(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """What to try again: shapes to be looked at in any case, and lines to be looked at while there is room for their footprint."""
+    """What to try again: shapes to be looked at in any case, lines to be looked at while there is room for their footprint, and
+    runs whose reservations fell due or lost a node."""
 
     shapes: list[Shape]
     lines: list[SortedDict[int, Shape]]
     arrived: dict[bytes, list[RunState]]
+    due: list[RunState]
 
 
 class Engine:
-    """The rules, over one state. Between ticks it remembers nothing that the ledger does not tell."""
+    """The rules, over one state. Between ticks it remembers nothing that the ledger does not tell.
+
+    `beacon` is a public value that nobody here could know beforehand, where a theatre has one: it enters every draw.
+    """
 
     def __init__(self, state: State) -> None:
         self.state = state
         self.now = state.at
         self.events: list[ev.AnyEvent] = []
         self.tries: list[Try] = []
+        self.due: list[RunState] = []
+        self.beacon = ""
         self._family: Family | None = None
 
     @property
@@ -83,7 +97,7 @@ class Engine:
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
         self.now = max(now, self.state.at)
-        self.events, self.tries = [], []
+        self.events, self.tries, self.due = [], [], []
         answers = tuple(self._obey(command) for command in commands)
         self.settle()
         return Decision(tuple(self.events), answers, tuple(self.tries))
@@ -112,6 +126,8 @@ class Engine:
                 lifecycle.fail_node(self, subject[0])
             elif due in (Due.WINDOW, Due.EXHAUSTED, Due.CAP):
                 self._turn(due, *subject)
+            elif due is Due.RESERVATION:
+                self._activate(state.runs[Key(subject[0])])
         self.settle()
         for due, subject in state.timers.due(self.now):
             if due is Due.LATEST_START and Key(subject[0]) in state.runs:
@@ -127,6 +143,11 @@ class Engine:
         turn = ev.Turn.EXHAUSTED if due is Due.EXHAUSTED else ev.Turn.CLOSED if closed else ev.Turn.OPENED
         self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=name, turn=turn))
 
+    def _activate(self, run: RunState) -> None:
+        """A reservation is due: from now on the run may have others cut, once."""
+        reserve.settle(self, run, ReservationState.ACTIVE, Reason.Due)
+        self.due.append(run)
+
     # --- 3 to 5 --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
@@ -137,7 +158,7 @@ class Engine:
             if self._drain():
                 continue
             woken = self._woken()
-            if not (woken.shapes or woken.lines):
+            if not (woken.shapes or woken.lines or woken.due):
                 return
             self._try_in_order(woken)
             if not state.dirty:
@@ -189,8 +210,9 @@ class Engine:
         """Waiting runs that something since the last try could have helped; forgets what it was."""
         state, queue = self.state, self.state.queue
         dirty, state.dirty = state.dirty, type(state.dirty)()
+        due, self.due = self.due + [state.holds[key] for key in sorted(dirty.sliced) if key in state.holds], []
         if dirty.budgets:
-            return Woken(list(queue.shapes.values()), [], dirty.arrived)
+            return Woken(list(queue.shapes.values()), [], dirty.arrived, due)
         found = {key: queue.shapes[key] for key in dirty.arrived if key in queue.shapes}
         if dirty.topology:
             found |= {
@@ -208,7 +230,7 @@ class Engine:
                     found.update(shapes)
         flavors = queue.lines if dirty.accounts else dirty.flavors
         lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
-        return Woken(list(found.values()), lines, dirty.arrived)
+        return Woken(list(found.values()), lines, dirty.arrived, due)
 
     def _room_for(self, shape: Shape) -> bool:
         """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
@@ -221,21 +243,22 @@ class Engine:
     def _try_in_order(self, woken: Woken) -> None:
         """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
         shapes, lines, refused = self.state.queue.shapes, woken.lines, set[bytes]()
-        heap = [(shape.orders[0], shape.key, -1) for shape in woken.shapes]
+        heap = [(shape.orders[0], shape.key, FIRST) for shape in woken.shapes]
         heap += [(order, shape.key, number) for number, line in enumerate(lines) for order, shape in line.items()[:1]]
+        heap += [(run.order, run.shape, EXACT) for run in woken.due]
         heapify(heap)
         while heap:
             order, key, number = heappop(heap)
             shape = shapes.get(key)
-            if shape is not None and order in shape.runs and key not in refused:
+            if shape is not None and order in shape.runs and (key not in refused or number == EXACT):
                 if number >= 0 and not self._room_for(shape):
                     continue
                 refusal = self._start(shape.runs[order])
                 if refusal is not None:
                     refused.add(key)
                     self._defer(shape, refusal, woken.arrived.get(key, []))
-                elif number < 0 and key in shapes:
-                    heappush(heap, (shape.orders[0], key, -1))
+                elif number == FIRST and key in shapes:
+                    heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
                 after = lines[number].bisect_right(order)
                 for place, following in lines[number].items()[after : after + 1]:
@@ -252,19 +275,40 @@ class Engine:
         if refusal is not None:
             return refusal
         plan = planner.widest()
-        asked = run.spec.resources.total_gpus
-        takes = not run.spec.opportunistic and (self.state.opportunistic or self.state.overdrawn)
-        if takes and (plan is None or plan.width < asked):
-            resolution = resolve(self.state, self.family, run, self.now, 0 if plan is None else plan.width)
+        if plan is None or plan.width < run.spec.resources.total_gpus:
+            resolution = self._resolve(run, 0 if plan is None else plan.width)
             if resolution is not None:
                 lifecycle.cut(self, resolution)
                 plan = Planner(self.state, self.family, run, self.now).widest(resolution.pods_max)
                 assert plan is not None, "nobody is cut before it is verified that the claim then starts"
         if plan is None:
-            return planner.roomless()
-        self.emit(bind(run, plan, Reason.Start))
-        self.tries.append(Try(run.key, Reason.Start, 1, {}))
+            return self._wait_for_room(run, planner)
+        self._open(run, plan)
         return None
+
+    def _resolve(self, run: RunState, width: int) -> Resolution | None:
+        """Whose work gives way so that a run starts, or starts wider; funded work does only where a reservation is due."""
+        due = width == 0 and reserve.may_cut(run, self.now)
+        if run.spec.opportunistic or not (due or self.state.opportunistic or self.state.overdrawn):
+            return None
+        return resolve(self.state, self.family, run, self.now, width, due=due, beacon=self.beacon)
+
+    def _open(self, run: RunState, plan: Plan) -> None:
+        reserve.settle(self, run, ReservationState.RELEASED, Reason.Start)
+        opened = bind(run, plan, Reason.Start)
+        self.emit(opened)
+        self.tries.append(Try(run.key, Reason.Start, 1, {}))
+        for other in reserve.displaced(self, opened) if self.state.holds else ():
+            reserve.make(
+                self, other, Planner(self.state, self.family, other, self.now), Reason.SliceTaken, f"by {run.key}"
+            )
+
+    def _wait_for_room(self, run: RunState, planner: Planner) -> Refusal:
+        """Why a funded run waits, and until when."""
+        refusal = planner.roomless()
+        if refusal.reason is Reason.NoRoom and not run.spec.opportunistic and reserve.await_room(self, run, planner):
+            return Refusal(Reason.Reserved, refusal.message, refusal.tally)
+        return refusal
 
     def _defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
         """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told."""
@@ -281,3 +325,16 @@ class Engine:
             self.emit(
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
+        if not shape.sample.opportunistic:
+            for order in list(shape.orders):
+                self._reserve(shape.runs[order], refusal.reason)
+
+    def _reserve(self, run: RunState, reason: Reason) -> None:
+        """What the reason for waiting means for the reservation of a run that was not tried itself."""
+        if reason is Reason.Reserved:
+            if run.hold is None or not run.hold.holds:
+                reserve.await_room(self, run, Planner(self.state, self.family, run, self.now))
+        elif reason is Reason.NeverFits:
+            reserve.settle(self, run, ReservationState.FAILED, reason, reason.remedy)
+        elif run.hold is not None or reason is Reason.WindowClosed:
+            reserve.await_money(self, run, reason)

@@ -4,8 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlease.model.lease import Fund
+
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
+
+
+def steps(run: RunState) -> list[frozenset[int]]:
+    """The groups a malleable run can give up, in the order in which they go, each entry ending on its grid (SEMANTICS §7).
+
+    Borrowed-funded groups first, then the highest index; what is left of a step is filled up by the same order.
+    """
+    elastic = run.spec.malleable
+    if elastic is None:
+        return []
+    widths: dict[int, int] = {}
+    borrowed: set[int] = set()
+    for lease in run.leases.values():
+        if lease.rank >= 0:
+            widths[lease.group] = widths.get(lease.group, 0) + lease.gpus
+            if lease.payer.fund is Fund.BORROWED:
+                borrowed.add(lease.group)
+    left = sum(widths.values())
+    order = sorted(widths, key=lambda group: (group not in borrowed, -group))
+    found: list[frozenset[int]] = []
+    while True:
+        going, width = frozenset[int](), left
+        for group in order:
+            if width - widths[group] < elastic.min_total_gpus:
+                continue
+            going |= {group}
+            width -= widths[group]
+            if (width - elastic.min_total_gpus) % elastic.step_gpus == 0:
+                break
+        else:
+            return found
+        found.append(going)
+        left, order = width, [group for group in order if group not in going]
 
 
 def shed(run: RunState, group: int, gone: frozenset[int] = frozenset()) -> frozenset[int] | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
+from fairlease.engine import reserve
 from fairlease.engine.elastic import shed
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.record import Key, key, short, split
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -181,18 +183,19 @@ def drain(engine: Engine, unit: Unit) -> None:
 def cut(engine: Engine, resolution: Resolution) -> None:
     """Carry out a resolution: first its record, then the cuts."""
     engine.emit(resolution.record)
-    claim = short(resolution.record.outcome.claim)
+    claim = short(resolution.record.outcome.claim.key)
     for victim in resolution.victims:
-        engine.emit(ev.LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
+        engine.emit(ev.LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason, seed=victim.seed))
         if victim.whole:
             message = f"gave way to {claim} ({resolution.record.name})"
-            preempt(engine, engine.state.runs[victim.run], victim.reason, message)
+            by = None if victim.seed is None else resolution.record.outcome.claim.key
+            preempt(engine, engine.state.runs[victim.run], victim.reason, message, by)
 
 
-def preempt(engine: Engine, run: RunState, reason: Reason, message: str) -> None:
+def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key | None = None) -> None:
     """An attempt was ended by others: `onPreempt` decides between another attempt and the end."""
     if run.spec.requeues:
-        engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message))
+        engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message, by=by))
     else:
         end_run(engine, run, reason, message)
 
@@ -212,6 +215,7 @@ def end_run(engine: Engine, run: RunState, reason: Reason, message: str = "") ->
         run, reason, message = todo.pop()
         if run.key not in engine.state.runs:
             continue
+        reserve.settle(engine, run, ReservationState.CANCELED, reason)
         phase = Phase.COMPLETED if reason is Reason.Completed else Phase.FAILED
         followers = sorted(engine.state.queue.following.get(run.key, {}).values(), key=lambda each: each.order)
         engine.emit(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fairlease.engine.passage import Passage
     from fairlease.ledger.capacity import Domain, NodeState, Pool
     from fairlease.model.run import RunSpec
 
@@ -71,12 +72,16 @@ def _need(size: int, group: int, width: int, spares: int, *, together: bool) -> 
 
 
 class Packer:
-    """One attempt at placing a run on the nodes of `mask`; nothing is taken for real."""
+    """One attempt at placing a run on the nodes of `mask`; nothing is taken for real.
 
-    def __init__(self, pool: Pool, mask: int, size: int) -> None:
+    Without a `passage` only slots under no lien are used, for which the indexes answer.
+    """
+
+    def __init__(self, pool: Pool, mask: int, size: int, passage: Passage | None = None) -> None:
         self.pool = pool
         self.mask = mask
         self.size = size
+        self.passage = passage
         self.whole = mask & pool.mask == pool.mask
         self.taken: dict[str, int] = {}
         self.taken_in: dict[tuple[str, str, str], int] = {}
@@ -107,16 +112,19 @@ class Packer:
 
     def pods(self, domain: Domain) -> int:
         """Pods that still fit into a domain, on the nodes this attempt may use."""
-        if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
+        if self._untouched(domain):
             return domain.pods(self.size)
         return sum(room // self.size for room, _ in self.rooms(domain))
 
     def domains(self, pods: int) -> Iterator[Domain]:
         """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
         least = pods * self.size
-        own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
+        if self.passage is None:
+            own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
+        else:
+            own = [domain for domain in self.own.values() if self._free(domain) >= least]
         yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
-        if self.whole:
+        if self.whole and self.passage is None:
             yield from (domain for domain in self.pool.by_hole(least) if domain.key not in self.own)
             return
         if self._holes is None:
@@ -129,8 +137,18 @@ class Packer:
     def _choose(self, pods: int) -> Domain | None:
         return next((domain for domain in self.domains(pods) if self.pods(domain) >= pods), None)
 
+    def _untouched(self, domain: Domain) -> bool:
+        """Whether the indexes of a domain tell what this attempt finds in it."""
+        if domain.key in self.own or (domain.liened and self.passage is not None):
+            return False
+        return self.whole or domain.mask & self.mask == domain.mask
+
+    def room(self, state: NodeState) -> int:
+        """GPUs of a node that this attempt may use."""
+        return state.room if self.passage is None or not state.lien else self.passage.room(state)
+
     def _free(self, domain: Domain) -> int:
-        if domain.key not in self.own and domain.mask & self.mask == domain.mask:
+        if self._untouched(domain):
             return domain.free
         return sum(room for room, _ in self.rooms(domain))
 
@@ -139,7 +157,7 @@ class Packer:
         found = []
         for name, state in domain.nodes.items():
             if state.bit & self.mask:
-                room = state.room - self.taken.get(name, 0)
+                room = self.room(state) - self.taken.get(name, 0)
                 if room >= self.size:
                     found.append((room, state))
         found.sort(key=lambda item: (item[0], item[1].order))
@@ -147,7 +165,7 @@ class Packer:
 
     def seats(self, domain: Domain) -> Iterator[NodeState]:
         """One node per pod that fits, best fit first: a node that was begun is filled up before the next."""
-        if domain.key not in self.own and (self.whole or domain.mask & self.mask == domain.mask):
+        if self._untouched(domain):
             for state in domain.by_fit(self.size):
                 for _ in range(state.room // self.size):
                     yield state
@@ -264,8 +282,10 @@ def snug(rooms: list[tuple[int, NodeState]], pods: int, size: int) -> list[tuple
 def could_fit(pool: Pool, need: Need) -> bool:
     """Whether there is room in the pool, whoever pays: where it says no, no plan can say yes."""
     size = need.size
-    if need.pods * size > pool.free:
+    if need.pods * size > pool.idle:
         return False
+    if pool.liened:
+        return True
     if need.together:
         return any(domain.pods(size) >= need.pods for domain in pool.by_hole(need.pods * size))
     first, groups = need.blocks[0], 0

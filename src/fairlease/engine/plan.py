@@ -15,6 +15,7 @@ import msgspec
 
 from fairlease.engine import cover
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
+from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.search import Search
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     width: int
     spots: list[Spot]
     payers: list[Offer]
+    passage: Passage | None = None
 
 
 def widths(spec: RunSpec) -> range:
@@ -69,6 +71,8 @@ class Planner:
         self.now = now
         self.offers = cover.offers(state, family, run, now)
         self.pool = state.capacity.pools.get(run.spec.resources.gpu_type)
+        self.passage: Passage | None = None
+        self.way = passage(state, self.pool, run, now)
         self._funding: dict[int, tuple[int, list[Reason]]] = {}
 
     def funding(self, pods: int) -> tuple[int, list[Reason]]:
@@ -108,8 +112,9 @@ class Planner:
         poor = self._poor_everywhere(need)
         if poor is not None:
             return poor
-        free = 0 if self.pool is None else self.pool.free
-        message = f"{gpus} GPUs are needed in groups as asked; {free} of this flavor are free in all"
+        free, idle = (0, 0) if self.pool is None else (self.pool.free, self.pool.idle)
+        reserved = f", {idle - free} more are reserved" if idle > free else ""
+        message = f"{gpus} GPUs are needed in groups as asked; {free} of this flavor are free in all{reserved}"
         return Refusal(Reason.NoRoom, message, {})
 
     def _poor_everywhere(self, need: Need) -> Refusal | None:
@@ -158,7 +163,8 @@ class Planner:
         if self.pool is None:
             return None
         spec, grid = self.run.spec, widths(self.run.spec)
-        most = min(self.affordable(), pods_max, self.pool.free // spec.pod_gpus)
+        free = self.pool.free if self.way is None else self.pool.idle
+        most = min(self.affordable(), pods_max, free // spec.pod_gpus)
         top = bisect_right(grid, most, key=lambda width: need_of(spec, width).pods)
         for width in reversed(grid[max(0, top - TRIED_IN_TURN) : top]):
             plan = self.at(width, need_of(spec, width))
@@ -172,7 +178,15 @@ class Planner:
         return found
 
     def at(self, width: int, need: Need) -> Plan | None:
-        """The plan for one width, if there is one."""
+        """The plan for one width, if there is one: on slots under no lien, else on those the run may use all the same."""
+        self.passage = None
+        plan = self._at(width, need)
+        if plan is None and self.way is not None:
+            self.passage = self.way
+            plan = self._at(width, need)
+        return plan
+
+    def _at(self, width: int, need: Need) -> Plan | None:
         if self.pool is None:
             return None
         purse = cover.Purse(self.state, self.run, self.now)
@@ -185,7 +199,7 @@ class Planner:
             plan = self._level(width, need, reach, first)
             if plan is not None or (count == len(usable) and not self._entangled()):
                 return plan
-        if not Packer(self.pool, self.reach(), need.size).place(need):
+        if not self._packer(self.reach(), need).place(need):
             return None
         return self._stepwise(width, need, usable) or self._search(width, need, usable)
 
@@ -196,29 +210,34 @@ class Planner:
         shares, _ = cover.spend(purse, payers, need.pods)
         if sum(count for _, count in shares) < need.pods:
             return None
-        packer = Packer(self.pool, reach, need.size)
+        packer = self._packer(reach, need)
         if not packer.place(need):
             return None
         row = [offer for offer, count in shares for _ in range(count)]
         active = iter(row)
         spare = iter(row[sum(not spot.spare for spot in packer.spots) :])
-        return Plan(width, packer.spots, [next(spare if spot.spare else active) for spot in packer.spots])
+        payers = [next(spare if spot.spare else active) for spot in packer.spots]
+        return Plan(width, packer.spots, payers, self.passage)
+
+    def _packer(self, reach: int, need: Need) -> Packer:
+        assert self.pool is not None, "asked only where there is a pool"
+        return Packer(self.pool, reach, need.size, self.passage)
 
     def _stepwise(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
         """Money reaches different nodes: place group by group, each as early in the order of cover as it can be."""
         assert self.pool is not None, "asked only where there is a pool"
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         levels = list(_levels(usable))
-        packer = Packer(self.pool, levels[-1][1], need.size)
+        packer = self._packer(levels[-1][1], need)
         for batch in _batches(need):
             if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in levels):
                 return None
-        return Plan(width, packer.spots, payment.payers(packer.spots))
+        return Plan(width, packer.spots, payment.payers(packer.spots), self.passage)
 
     def _search(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
         """In order of preference it did not work out: try more, if there is money for that many pods on the nodes it reaches."""
         assert self.pool is not None, "asked only where there is a pool"
-        packer = Packer(self.pool, self.reach(), need.size)
+        packer = self._packer(self.reach(), need)
         seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         if not payment.reaches(seats, need.pods):
@@ -226,7 +245,7 @@ class Planner:
         payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
         if not Search(packer, payment, _batches(need)).find():
             return None
-        return Plan(width, packer.spots, payment.payers(packer.spots))
+        return Plan(width, packer.spots, payment.payers(packer.spots), self.passage)
 
     def _settle_batch(self, packer: Packer, payment: Payment, batch: Batch, count: int, reach: int) -> bool:
         """Place groups that must lie in one domain, on nodes that the first `count` payers reach."""
@@ -276,7 +295,10 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     size = run.spec.pod_gpus
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
-        bits = free.get(name, spot.node.free)
+        bits = free.get(name)
+        if bits is None:
+            barred = spot.node.lien if plan.passage is None else plan.passage.blocked(spot.node)
+            bits = spot.node.free & ~barred
         slots = lowest(bits, size)
         free[name] = bits & ~bits_of(slots)
         payer = payers.setdefault(id(offer.account), len(payers))

@@ -1,9 +1,9 @@
 """Resolve: whose work gives way to a funded claim (SEMANTICS §7).
 
-Work without a claim to its GPUs goes first and at once: opportunistic runs, then what is overdrawn. (Spares, elastic width and
-the lottery follow in that order when a reservation falls due; they join `candidates` behind these two.) Victims are tried on a
-trial of the state, the claim is packed again and verified, and every victim that proves unneeded is given back, before anybody
-is touched. If the claim still does not fit, nobody is.
+Work without a claim to its GPUs goes first and at once: opportunistic runs, then what is overdrawn. When a reservation is due,
+spares follow, then the groups of malleable runs above their minimum, then whole runs by lot. Victims are taken in that order until
+the claim would fit; then, last first, every one that proves unneeded is given back; then the claim is packed on a trial of the
+state. Only what passed that is acted on: if the claim still does not fit, nobody is touched.
 """
 
 from __future__ import annotations
@@ -12,28 +12,21 @@ from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.elastic import shed
 from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner
+from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.seats import Seats
+from fairlease.engine.sortition import Sortition
+from fairlease.engine.victims import Victim, free_riders, spares, widths_of
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
-from fairlease.model.record import Key
-from fairlease.model.reservation import Cut, OutcomeSpec, Scope
-from fairlease.reason import Reason
+from fairlease.model.record import split
+from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope, Shortage
 
 if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
-
-
-class Victim(NamedTuple):
-    """Leases that go together, and whether that ends the attempt."""
-
-    run: Key
-    names: tuple[str, ...]
-    reason: Reason
-    gpus: int
-    whole: bool
+    from fairlease.model.lease import Lease
+    from fairlease.model.reservation import Lottery
 
 
 class Resolution(NamedTuple):
@@ -44,11 +37,27 @@ class Resolution(NamedTuple):
     pods_max: int
 
 
-def resolve(state: State, family: Family, claim: RunState, now: int, width: int) -> Resolution | None:
-    """Who must give way so that the claim starts wider than `width` (0: at all); None where cutting does not help."""
+def resolve(
+    state: State, family: Family, claim: RunState, now: int, width: int, *, due: bool, beacon: str = ""
+) -> Resolution | None:
+    """Who must give way so that the claim starts wider than `width` (0: at all); None where cutting does not help.
+
+    Only where its reservation is `due` does funded work give way, and then only for the claim's narrowest width.
+    """
     planner = Planner(state, family, claim, now)
+    found = _at_once(planner, family, width)
+    if found is None and due:
+        found = _by_right(planner, family, beacon)
+    return found
+
+
+# --- work that has no claim to its GPUs ------------------------------------------------------------------------------------
+
+
+def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
+    state, claim, now = planner.state, planner.run, planner.now
     reach, funded = planner.reach(), planner.affordable()
-    standing = [victim for victim in candidates(state, claim) if _touches(state, victim, reach)]
+    standing = [victim for victim in free_riders(state, claim) if _touches(state, victim, reach)]
     if not standing:
         return None
     width_without = partial(_width, state, family, claim, now, funded)
@@ -59,56 +68,15 @@ def resolve(state: State, family: Family, claim: RunState, now: int, width: int)
     count = wanted[bisect_left(wanted, target, key=lambda first: width_without(_together(standing[:first])))]
     chosen = _together(standing[:count])
     need = need_of(claim.spec, target)
-    spare_gpus = state.capacity.pools[claim.spec.resources.gpu_type].free - need.pods * need.size
+    spare_gpus = state.capacity.pools[claim.spec.resources.gpu_type].idle - need.pods * need.size
     for victim in reversed(chosen[:-1]):
         rest = [each for each in chosen if each is not victim]
         enough = sum(each.gpus for each in rest) + spare_gpus >= 0
         if enough and width_without(rest) >= target:
             chosen = rest
-    return Resolution(_record(state, claim, now, target, standing, chosen), chosen, funded)
-
-
-def candidates(state: State, claim: RunState) -> list[Victim]:
-    """Work that has no claim to its GPUs, in the order in which it goes; within a class the youngest first."""
-    flavor = claim.spec.resources.gpu_type
-    free_riders = [run for run in state.opportunistic.values() if run.spec.resources.gpu_type == flavor]
-    found = [_whole(run, Reason.ReclaimOpportunistic) for run in _youngest_first(free_riders)]
-    owing = {Key(unit[0]): state.runs[Key(unit[0])] for unit in state.overdrawn}
-    for run in _youngest_first(list(owing.values())):
-        if run.spec.resources.gpu_type == flavor and run.key not in state.opportunistic:
-            found.extend(_overdrawn(run))
-    return found
-
-
-def _youngest_first(runs: list[RunState]) -> list[RunState]:
-    return sorted(runs, key=lambda run: (-(run.started_at or 0), -run.order))
-
-
-def _whole(run: RunState, reason: Reason) -> Victim:
-    return Victim(
-        run.key,
-        tuple(lease.name for lease in run.held),
-        reason,
-        sum(lease.gpus for lease in run.leases.values()),
-        whole=True,
-    )
-
-
-def _overdrawn(run: RunState) -> list[Victim]:
-    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where that is not enough."""
-    found: list[Victim] = []
-    gone: frozenset[int] = frozenset()
-    for group in sorted({unit[3] for unit in run.overdrawn}, reverse=True):
-        if group in gone:
-            continue
-        going = shed(run, group, gone)
-        if going is None:
-            return [*found, _whole(run, Reason.ReclaimOverdrawn)]
-        gone |= going
-        leases = [lease for lease in run.held if lease.group in going]
-        gpus, names = sum(lease.gpus for lease in leases), tuple(lease.name for lease in leases)
-        found.append(Victim(run.key, names, Reason.ReclaimOverdrawn, gpus, whole=False))
-    return found
+    pool = state.capacity.pools[claim.spec.resources.gpu_type]
+    short = (Shortage(group=0, gpus=max(0, target - pool.idle)),)
+    return Resolution(_record(planner, short, standing, chosen, None), chosen, funded)
 
 
 def _together(victims: list[Victim]) -> list[Victim]:
@@ -135,16 +103,91 @@ def _width(state: State, family: Family, claim: RunState, now: int, funded: int,
     return 0 if plan is None else plan.width
 
 
+# --- funded work, when a reservation is due --------------------------------------------------------------------------------
+
+
+class Bench:
+    """Victims as they are taken and given back. A lease that went with one victim does not go again with another."""
+
+    def __init__(self, state: State, seats: Seats) -> None:
+        self.state = state
+        self.seats = seats
+        self.taken: list[tuple[Victim, list[Lease]]] = []
+        self._gone: set[tuple[str, str]] = set()
+
+    def take(self, victim: Victim) -> bool:
+        """Take a victim, unless nothing of it lies where it would help."""
+        leases = self.state.runs[victim.run].leases
+        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self._gone]
+        if not any(map(self.seats.usable, fresh)):
+            return False
+        self._gone.update((victim.run, lease.name) for lease in fresh)
+        self.seats.change(fresh, 1)
+        self.taken.append((victim, fresh))
+        return True
+
+    def give_back(self) -> list[Victim]:
+        """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay."""
+        kept: list[Victim] = []
+        for victim, leases in reversed(self.taken):
+            bound = any(victim.run == each.run and (each.whole or victim.group in each.groups) for each in kept)
+            if not bound:
+                self.seats.change(leases, -1)
+                if self.seats.fits():
+                    continue
+                self.seats.change(leases, 1)
+            kept.append(victim)
+        return _together(kept[::-1])
+
+
+def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | None:
+    state, claim = planner.state, planner.run
+    pool, need = planner.pool, need_of(claim.spec, least_width(claim.spec))
+    if pool is None:
+        return None
+    seats = Seats(state, pool, planner.reach(), need, planner.way)
+    short = tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
+    bench, standing = Bench(state, seats), []
+    for victim in (*free_riders(state, claim), *spares(state, claim), *widths_of(state, claim)):
+        if seats.fits():
+            break
+        if bench.take(victim):
+            standing.append(victim)
+    sortition = None
+    if not seats.fits():
+        sortition = Sortition(state, claim, planner.now, beacon, seats)
+        for victim in sortition.drawn():
+            bench.take(victim)
+            if seats.fits():
+                break
+        standing += sortition.standing
+    if not seats.fits():
+        return None
+    chosen = bench.give_back()
+    if not _serves(planner, family, chosen):
+        return None
+    lottery = None if sortition is None else sortition.record({each.run for each in chosen if each.whole})
+    return Resolution(_record(planner, short, standing, chosen, lottery), chosen, planner.affordable())
+
+
+def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
+    return _width(planner.state, family, planner.run, planner.now, planner.affordable(), victims) > 0
+
+
 def _record(
-    state: State, claim: RunState, now: int, width: int, standing: list[Victim], chosen: list[Victim]
+    planner: Planner, short: tuple[Shortage, ...], standing: list[Victim], chosen: list[Victim], lottery: Lottery | None
 ) -> OutcomeRecorded:
-    pool = state.capacity.pools[claim.spec.resources.gpu_type]
+    state, claim = planner.state, planner.run
+    namespace = split(claim.key)[0]
     outcome = OutcomeSpec(
-        claim=claim.key,
-        at=now,
-        scope=Scope(flavor=pool.flavor, location=claim.spec.locality.location),
-        deficit_gpus=max(0, width - pool.free),
+        claim=RunRef.of(claim.key),
+        reservation="" if claim.hold is None else f"{namespace}/{claim.hold.name}",
+        at=planner.now,
+        scope=Scope(flavor=claim.spec.resources.gpu_type, location=claim.spec.locality.location),
+        deficit_gpus=sum(each.gpus for each in short),
+        deficits=short,
         conflict_set=tuple(dict.fromkeys(victim.run for victim in standing)),
+        lottery=lottery,
         actions=tuple(Cut(run=each.run, leases=each.names, reason=each.reason, gpus=each.gpus) for each in chosen),
         previous=state.last_outcome,
     )

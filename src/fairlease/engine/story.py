@@ -14,6 +14,7 @@ from fairlease.ledger.capacity import bar, missing_label, usable_gpus
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Key, short
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -179,8 +180,22 @@ class Storyteller:
     def _(self, event: ev.OutcomeRecorded) -> None:
         outcome = event.outcome
         cut = ", ".join(f"{short(each.run)} ({each.gpus} GPUs, {each.reason.value})" for each in outcome.actions)
-        message = f"{short(outcome.claim)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
+        message = f"{short(outcome.claim.key)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
         self._say(f"ResolverOutcome/{event.name}", "Resolved", message)
+
+
+    @_tell.register
+    def _(self, event: ev.ReservationMade) -> None:
+        moved = event.reason is not Reason.NoRoom and event.reason is not event.basis
+        verb = f"moved to {format_instant(event.earliest_start)} ({event.reason.value})" if moved else "reserved for"
+        where = ", ".join(list(event.lien)[:NODES_NAMED]) + (" and more" if len(event.lien) > NODES_NAMED else "")
+        self._say(_run(event.run), Reason.Reserved, f"{event.name} {verb} {event.message}; on {where}")
+
+    @_tell.register
+    def _(self, event: ev.ReservationTurned) -> None:
+        told = f": {event.message}" if event.message else ""
+        lost = event.state in (ReservationState.BLOCKED, ReservationState.CANCELED, ReservationState.FAILED)
+        self._say(_run(event.run), event.reason, f"reservation {event.state.value}{told}", warning=lost)
 
 
 def _run(run: Key) -> str:

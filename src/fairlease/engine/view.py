@@ -12,6 +12,7 @@ from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, split
 from fairlease.model.run import Phase
+from fairlease.model.writing import write
 from fairlease.reason import COVER_CAUSES, Reason
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fairlease.model.run import RunSpec
 
 View = dict[str, Any]
+_FUNDED = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved)
 _WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved, Reason.Following)
 
 
@@ -49,6 +51,9 @@ def run_status(run: RunState, now: int) -> View:
     }
     if run.spec.spares_per_group:
         view["spares"] = _spares(run, now)
+    if run.hold is not None:
+        view["pendingReservation"] = run.hold.name
+        view["earliestStart"] = format_instant(run.hold.earliest_start)
     if run.started_at is not None:
         view["startedAt"] = format_instant(run.started_at)
     if run.deadline is not None:
@@ -94,7 +99,7 @@ def _live_conditions(run: RunState) -> list[tuple[str, bool | None, Reason]]:
             ("Failed", False, Reason.Bound),
         ]
     reason = run.reason
-    funded = False if reason in COVER_CAUSES else True if reason in (Reason.NoRoom, Reason.NeverFits) else None
+    funded = False if reason in COVER_CAUSES else True if reason in _FUNDED else None
     placed = False if reason in _WAITS_FOR_ROOM else None
     return [
         ("Funded", funded, Reason.Covered if funded else reason),
@@ -236,22 +241,7 @@ def lease_object(row: LeaseRow) -> View:
 
 def outcome_object(name: str, outcome: OutcomeSpec) -> View:
     """A resolution as its object."""
-    namespace, run = split(outcome.claim)
-    return {
-        "name": name,
-        "spec": {
-            "claim": {"namespace": namespace, "name": run},
-            "at": format_instant(outcome.at),
-            "scope": {"flavor": outcome.scope.flavor, "location": outcome.scope.location},
-            "deficitGPUs": outcome.deficit_gpus,
-            "conflictSet": list(outcome.conflict_set),
-            "actions": [
-                {"run": cut.run, "leases": list(cut.leases), "reason": cut.reason.value, "gpus": cut.gpus}
-                for cut in outcome.actions
-            ],
-            "previous": outcome.previous,
-        },
-    }
+    return {"name": name, "spec": write(outcome)}
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------------
@@ -279,7 +269,8 @@ def domain_views(state: State) -> list[View]:
                     "domain": domain.name,
                     "nodes": len(domain.nodes),
                     "gpus": sum(node.peak for node in domain.nodes.values()),
-                    "free": domain.free,
+                    "free": sum(node.idle for node in domain.nodes.values()),
+                    "reserved": sum(node.idle - node.room for node in domain.nodes.values()),
                     "groups": {str(size): pods * pod // size for size in GROUP_SIZES},
                 }
             )

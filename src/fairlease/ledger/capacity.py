@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlease.model.lease import Lease
+    from fairlease.model.record import Key
 
 _DIGITS = re.compile(r"(\d+)")
 Order = tuple[str | int, ...]
@@ -70,7 +71,7 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
 
 
 class NodeState:
-    """One node: which slots are free, and whether new work may use them."""
+    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it."""
 
     __slots__ = (
         "barred",
@@ -79,6 +80,8 @@ class NodeState:
         "failed",
         "free",
         "leases",
+        "lien",
+        "liens",
         "node",
         "not_ready_since",
         "order",
@@ -98,10 +101,17 @@ class NodeState:
         self.domain: Domain | None = None
         self.bit = 0
         self.leases: dict[int, Lease] = {}
+        self.lien = 0
+        self.liens: dict[Key, int] = {}
 
     @property
     def room(self) -> int:
-        """GPUs that new work could take here."""
+        """GPUs that any new work could take here: free, and under no lien."""
+        return 0 if self.barred else (self.free & ~self.lien).bit_count()
+
+    @property
+    def idle(self) -> int:
+        """GPUs that somebody could take here, be it the holder of a lien."""
         return 0 if self.barred else self.free.bit_count()
 
     def save(self) -> tuple[object, ...]:
@@ -114,12 +124,14 @@ class NodeState:
 
 
 class Domain:
-    """Nodes of one flavor on one fast fabric; `rooms[f]` ranks the nodes with `f` free GPUs.
+    """Nodes of one flavor on one fast fabric; `rooms[f]` ranks the nodes with `f` free GPUs under no lien.
+
+    `version` changes with every change of its nodes and is never used twice; `liened` counts its nodes with a lien.
 
     The ranks are plain sorted lists: up to some ten thousand nodes of a domain, moving the rest costs less than any tree.
     """
 
-    __slots__ = ("free", "key", "mask", "name", "nodes", "order", "pool", "rooms", "sizes")
+    __slots__ = ("free", "key", "liened", "mask", "name", "nodes", "order", "pool", "rooms", "sizes", "version")
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
@@ -129,6 +141,8 @@ class Domain:
         self.nodes: dict[str, NodeState] = {}
         self.mask = 0
         self.free = 0
+        self.liened = 0
+        self.version = 0
         self.sizes: dict[int, int] = {}
         self.rooms: dict[int, list[tuple[Order, str]]] = {}
 
@@ -163,15 +177,19 @@ class Domain:
 
 
 class Pool:
-    """All nodes of one flavor."""
+    """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien."""
 
-    __slots__ = ("_by_free", "_labels", "_next_bit", "_stale", "domains", "ever_fits", "flavor", "free", "mask")
+    __slots__ = (
+        "_by_free", "_labels", "_next_bit", "_stale", "domains", "ever_fits", "flavor", "free", "idle", "liened", "mask",
+    )  # fmt: skip
 
     def __init__(self, flavor: str) -> None:
         self.flavor = flavor
         self.domains: dict[tuple[str, str, str], Domain] = {}
         self.mask = 0
         self.free = 0
+        self.idle = 0
+        self.liened = 0
         self.ever_fits: dict[object, bool] = {}
         self._next_bit = 0
         self._labels: dict[tuple[str, str], int] = {}
@@ -207,7 +225,7 @@ class Pool:
             self._labels[label] = self._labels.get(label, 0) | state.bit
         self._note(domain)
         domain.enter(state, state.room)
-        self.free += state.room
+        self._count(domain, state, 1)
         self.ever_fits.clear()
 
     def remove(self, state: NodeState) -> None:
@@ -216,7 +234,7 @@ class Pool:
         assert domain is not None, "only a node of the pool can leave it"
         self._note(domain)
         domain.leave(state, state.room)
-        self.free -= state.room
+        self._count(domain, state, -1)
         del domain.nodes[state.node.name]
         domain.sizes[state.node.gpus] -= 1
         domain.mask &= ~state.bit
@@ -234,9 +252,31 @@ class Pool:
         """Other slots are free on a node, or it is (no longer) barred."""
         domain = state.domain
         assert domain is not None, "only a node of the pool has slots in it"
-        before = state.room
+        before, idle = state.room, state.idle
         state.free = free
         state.barred = barred
+        self.idle += state.idle - idle
+        self._move(domain, state, before)
+
+    def set_lien(self, state: NodeState, lien: int) -> None:
+        """Other slots of a node are under a lien."""
+        domain = state.domain
+        assert domain is not None, "only a node of the pool has slots in it"
+        before, step = state.room, (lien != 0) - (state.lien != 0)
+        state.lien = lien
+        domain.liened += step
+        self.liened += step
+        self._move(domain, state, before)
+
+    def _count(self, domain: Domain, state: NodeState, sign: int) -> None:
+        self.free += sign * state.room
+        self.idle += sign * state.idle
+        domain.liened += sign * (state.lien != 0)
+        self.liened += sign * (state.lien != 0)
+        domain.version += 1
+
+    def _move(self, domain: Domain, state: NodeState, before: int) -> None:
+        domain.version += 1
         after = state.room
         if before != after:
             self._note(domain)
@@ -302,3 +342,19 @@ class Capacity:
             state.free, state.barred = free, barred
         else:
             state.domain.pool.set_slots(state, free, barred)
+
+    def set_lien(self, state: NodeState, run: Key, slots: int) -> None:
+        """Some slots of a node (0: none) are under the lien of a run's reservation; several may lie on one slot."""
+        if slots:
+            state.liens[run] = slots
+        else:
+            state.liens.pop(run, None)
+        lien = 0
+        for each in state.liens.values():
+            lien |= each
+        if state.domain is None:
+            state.lien = lien
+        elif lien != state.lien:
+            state.domain.pool.set_lien(state, lien)
+        else:
+            state.domain.version += 1

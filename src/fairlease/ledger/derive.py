@@ -11,6 +11,7 @@ from fairlease.model.record import Key
 
 _ONE_RUN = (
     ev.RunSubmitted, ev.LeasesOpened, ev.LeasesClosed, ev.RunRequeued, ev.RunEnded, ev.CoverLost, ev.CoverRegained,
+    ev.ReservationMade, ev.ReservationTurned,
 )  # fmt: skip
 
 
@@ -27,5 +28,5 @@ def runs_of(event: ev.AnyEvent) -> tuple[Key, ...]:
         return tuple(dict.fromkeys(event.runs))
     if isinstance(event, ev.OutcomeRecorded):
         outcome = event.outcome
-        return tuple(dict.fromkeys((outcome.claim, *outcome.conflict_set, *(cut.run for cut in outcome.actions))))
+        return tuple(dict.fromkeys((outcome.claim.key, *outcome.conflict_set, *(cut.run for cut in outcome.actions))))
     return ()

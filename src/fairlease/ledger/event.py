@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import json
 
 import msgspec
 
@@ -16,8 +17,9 @@ from fairlease.model.config import Config
 from fairlease.model.lease import Payer, Role
 from fairlease.model.node import Node
 from fairlease.model.record import Key, Reason, Record, api_name
-from fairlease.model.reservation import OutcomeSpec
+from fairlease.model.reservation import OutcomeSpec, ReservationState
 from fairlease.model.run import Phase, RunSpec
+from fairlease.model.writing import write
 
 
 class Event(
@@ -123,11 +125,12 @@ class LeasesClosed(Event, frozen=True, kw_only=True):
 
 
 class RunRequeued(Event, frozen=True, kw_only=True):
-    """An attempt is over and the next one was asked for."""
+    """An attempt is over and the next one was asked for. `by` is the claim it gave way to in a draw, which it never cuts."""
 
     run: Key
     reason: Reason
     message: str
+    by: Key | None = None
 
 
 class Bill(Record, frozen=True, kw_only=True):
@@ -197,6 +200,34 @@ class OutcomeRecorded(Event, frozen=True, kw_only=True):
     outcome: OutcomeSpec
 
 
+class ReservationMade(Event, frozen=True, kw_only=True):
+    """A run that must wait has a date, and a lien on the slots it means to use (as bits by node) until then.
+
+    One that supersedes another is a move, and `reason` says why. `basis` says what the date rests on. From `cut_from` on funded
+    work may have to give way to it (None: never): others have had their notice then, and a move does not begin it again.
+    """
+
+    run: Key
+    name: str
+    earliest_start: int
+    basis: Reason
+    reason: Reason
+    message: str
+    domains: tuple[str, ...]
+    lien: dict[str, int]
+    envelopes: tuple[str, ...]
+    cut_from: int | None = None
+
+
+class ReservationTurned(Event, frozen=True, kw_only=True):
+    """The reservation in force fell due, was kept, lost its money, or is over."""
+
+    run: Key
+    state: ReservationState
+    reason: Reason
+    message: str = ""
+
+
 AnyEvent = (
     Configured
     | NodeSet
@@ -214,6 +245,8 @@ AnyEvent = (
     | CoverRegained
     | EnvelopeTurned
     | OutcomeRecorded
+    | ReservationMade
+    | ReservationTurned
 )
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -231,5 +264,6 @@ def decode(body: bytes) -> tuple[AnyEvent, ...]:
 
 
 def digest(record: Record) -> str:
-    """SHA-256 of a record's JSON, by which outcomes are chained and plans compared."""
-    return hashlib.sha256(_encoder.encode(record)).hexdigest()
+    """SHA-256 of a record as its object shows it: JSON with sorted keys, no spaces, in UTF-8. By it outcomes are chained."""
+    text = json.dumps(write(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

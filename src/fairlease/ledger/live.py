@@ -10,10 +10,12 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from fairlease.ledger.event import Bill
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from fairlease.ledger.event import ReservationMade
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.run import RunSpec
@@ -28,6 +30,7 @@ Footprint = tuple[int, int, int, int, bool]
 """(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain): runs alike in this need one room."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_FOR_ROOM = (Reason.NoRoom, Reason.Reserved)
 
 
 class Meter:
@@ -59,13 +62,47 @@ class Meter:
         self.rate, self.total, self.at = saved
 
 
+class Hold:
+    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then."""
+
+    __slots__ = (
+        "basis", "cut_from", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
+    )  # fmt: skip
+
+    def __init__(self, made: ReservationMade, at: int) -> None:
+        self.name = made.name
+        self.earliest_start = made.earliest_start
+        self.basis = made.basis
+        self.reason = made.reason
+        self.message = made.message
+        self.domains = made.domains
+        self.lien = made.lien
+        self.envelopes = made.envelopes
+        self.cut_from = made.cut_from
+        self.made_at = at
+        self.state = ReservationState.PENDING
+
+    @property
+    def holds(self) -> bool:
+        """Whether its lien stands; one that lost its money holds nothing."""
+        return self.state is not ReservationState.BLOCKED
+
+    def save(self) -> tuple[ReservationState, Reason, str]:
+        """For the undo log."""
+        return self.state, self.reason, self.message
+
+    def restore(self, saved: tuple[ReservationState, Reason, str]) -> None:
+        """For the undo log."""
+        self.state, self.reason, self.message = saved
+
+
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "failures", "first_started_at", "key", "leases", "message", "meters", "number",
-        "order", "overdrawn", "phase", "reason", "shape", "since", "spare_gpus", "spec", "sponsors", "started_at",
-        "submitted_at", "tally", "width",
+        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "hold", "key", "leases", "message", "meters", "number",
+        "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
+        "started_at", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -88,6 +125,9 @@ class RunState:
         self.number = 0
         self.width = 0
         self.spare_gpus = 0
+        self.hold: Hold | None = None
+        self.reservations = 0
+        self.displaced_by: tuple[Key, ...] = ()
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
@@ -128,7 +168,7 @@ class RunState:
 
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
-    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape",
+    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
@@ -206,7 +246,7 @@ class Queue:
 
     def _align(self, shape: Shape) -> None:
         """Put a shape where it belongs: if it waits for room, into the line of its footprint, by its first run."""
-        first = shape.orders[0] if shape.reason is Reason.NoRoom and shape.orders else None
+        first = shape.orders[0] if shape.reason in _FOR_ROOM and shape.orders else None
         others = self.others.setdefault(shape.signature, {})
         if shape.orders and first is None:
             others[shape.key] = shape

@@ -14,7 +14,7 @@ import msgspec
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
-from fairlease.ledger.live import Meter, RunState, Unit
+from fairlease.ledger.live import Hold, Meter, RunState, Unit
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
 from fairlease.ledger.timers import TimerKey
@@ -23,6 +23,7 @@ from fairlease.model.config import Config
 from fairlease.model.lease import Lease
 from fairlease.model.node import Node
 from fairlease.model.record import Key, Record
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase, RunSpec
 from fairlease.reason import Reason
 
@@ -60,6 +61,14 @@ class FrozenAccount(Record, frozen=True, kw_only=True):
     lent: FrozenUsage
 
 
+class FrozenHold(Record, frozen=True, kw_only=True):
+    """A reservation in force."""
+
+    made: ev.ReservationMade
+    made_at: int
+    state: ReservationState
+
+
 class FrozenRun(Record, frozen=True, kw_only=True):
     """A run that lives."""
 
@@ -80,6 +89,9 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     first_started_at: int | None
     deadline: int | None
     number: int
+    reservations: int
+    displaced_by: tuple[Key, ...]
+    hold: FrozenHold | None
     leases: tuple[Lease, ...]
     meters: dict[str, tuple[int, int, int]]
     sponsors: dict[str, tuple[int, int, int]]
@@ -102,6 +114,7 @@ class FrozenState(Record, frozen=True, kw_only=True):
     serial: int
     outcomes: int
     last_outcome: str
+    history: dict[str, tuple[tuple[int, int], ...]]
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -145,6 +158,7 @@ def freeze(state: State) -> bytes:
         serial=state.serial,
         outcomes=state.outcomes,
         last_outcome=state.last_outcome,
+        history=state.history,
     )
     return _encoder.encode(frozen)
 
@@ -157,7 +171,7 @@ def derived(state: State) -> dict[str, object]:
             (key, each.used, each.lent_used, dict(each.gpus), each.promise.save(), each.lent_promise.save())
             for key, each in accounts
         ],
-        "slots": [(name, each.free, each.barred) for name, each in sorted(state.capacity.nodes.items())],
+        "slots": [(name, each.free, each.barred, each.lien) for name, each in sorted(state.capacity.nodes.items())],
         "domains": [
             (flavor, pool.free, sorted((key, domain.free) for key, domain in pool.domains.items()))
             for flavor, pool in sorted(state.capacity.pools.items())
@@ -196,6 +210,7 @@ def thaw(body: bytes) -> State:
         state.timers.set(timer, when)
     state.orders, state.serial = frozen.orders, frozen.serial
     state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
+    state.history.update(frozen.history)
     state.settled()
     return state
 
@@ -226,13 +241,39 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "number",
+    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by",
 )  # fmt: skip
+
+
+def _freeze_hold(run: RunState) -> FrozenHold | None:
+    hold = run.hold
+    if hold is None:
+        return None
+    made = ev.ReservationMade(
+        run=run.key,
+        name=hold.name,
+        earliest_start=hold.earliest_start,
+        basis=hold.basis,
+        reason=hold.reason,
+        message=hold.message,
+        domains=hold.domains,
+        lien=hold.lien,
+        envelopes=hold.envelopes,
+        cut_from=hold.cut_from,
+    )
+    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state)
+
+
+def _thaw_hold(frozen: FrozenHold) -> Hold:
+    hold = Hold(frozen.made, frozen.made_at)
+    hold.state = frozen.state
+    return hold
 
 
 def _freeze_run(run: RunState) -> FrozenRun:
     return FrozenRun(
         **{name: getattr(run, name) for name in _PLAIN},
+        hold=_freeze_hold(run),
         leases=tuple(sorted(run.leases.values(), key=lambda lease: lease.serial)),
         meters={name: meter.save() for name, meter in sorted(run.meters.items())},
         sponsors={name: meter.save() for name, meter in sorted(run.sponsors.items())},
@@ -245,6 +286,8 @@ def _thaw_run(state: State, frozen: FrozenRun) -> None:
     for name in _PLAIN:
         setattr(run, name, getattr(frozen, name))
     state.revive(run, frozen.leases, dict(frozen.overdrawn))
+    if frozen.hold is not None:
+        state.reserve(run, _thaw_hold(frozen.hold))
     for source, meters in ((frozen.meters, run.meters), (frozen.sponsors, run.sponsors)):
         for name, saved in source.items():
             meters.setdefault(name, Meter()).restore(saved)

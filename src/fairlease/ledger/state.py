@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
-from fairlease.ledger.live import RunState, Unit
+from fairlease.ledger.live import Hold, RunState, Unit
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.timers import Due
 from fairlease.ledger.world import Dirty, World
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlease.model.budget import Envelope
+
+
+_OWN_ENDS = (Reason.Completed, Reason.Fail, Reason.TimeLimit)
 
 
 class State(World):
@@ -36,7 +40,8 @@ class State(World):
             ev.RunSubmitted: self._run_submitted, ev.RunDeferred: self._run_deferred, ev.LeasesOpened: self._leases_opened,
             ev.LeasesClosed: self._leases_closed, ev.RunRequeued: self._run_requeued, ev.RunEnded: self._run_ended,
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
-            ev.OutcomeRecorded: self._outcome_recorded,
+            ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
+            ev.ReservationTurned: self._reservation_turned,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -173,6 +178,8 @@ class State(World):
         run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
         run.started_at = run.deadline = None
         run.number = 0
+        if event.by is not None:
+            run.displaced_by = (*run.displaced_by, event.by)
         run.asked_at, run.order = self.at, self.orders
         self._set("orders", self.orders + 1)
         self._timer(Due.DEADLINE, (run.key,), None)
@@ -183,6 +190,9 @@ class State(World):
     def _run_ended(self, event: ev.RunEnded) -> None:
         run = self.runs[event.run]
         assert not run.leases, "a run's leases close before it ends"
+        assert run.hold is None, "a run's reservation is over before it ends"
+        if event.reason in _OWN_ENDS:
+            self._remember(run)
         self._dequeue(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)
@@ -248,3 +258,27 @@ class State(World):
     def _outcome_recorded(self, event: ev.OutcomeRecorded) -> None:
         self._set("outcomes", self.outcomes + 1)
         self._set("last_outcome", ev.digest(event.outcome))
+
+    # --- reservations --------------------------------------------------------------------------------------------------
+
+    def _reservation_made(self, event: ev.ReservationMade) -> None:
+        run = self.runs[event.run]
+        if run.hold is not None:
+            self._release(run)
+        self.undo.touch(run)
+        run.reservations += 1
+        self.reserve(run, Hold(event, self.at))
+
+    def _reservation_turned(self, event: ev.ReservationTurned) -> None:
+        run = self.runs[event.run]
+        hold = run.hold
+        assert hold is not None, "only a reservation in force can turn"
+        if event.state is ReservationState.ACTIVE:
+            self._timer(Due.RESERVATION, (run.key,), None)
+        elif event.state is ReservationState.BLOCKED:
+            self._lift(run, hold)
+        else:
+            self._release(run)
+            return
+        self.undo.touch(hold)
+        hold.state, hold.reason, hold.message = event.state, event.reason, event.message

@@ -16,10 +16,11 @@ class Due(enum.IntEnum):
     CAP = 4
     DRAIN = 5
     LATEST_START = 6
+    RESERVATION = 7
 
 
 TimerKey = tuple[Due, tuple[str, ...]]
-"""What falls due, and of what: a run, a node, (budget, envelope), (budget, aggregate cap), a unit of cover."""
+"""What falls due, and of what: a run (its deadline, latest start or reservation), a node, (budget, envelope), (budget, aggregate cap), a unit of cover."""
 
 
 class Timers:

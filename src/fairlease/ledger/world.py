@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
-from fairlease.ledger.live import Meter, Queue, RunState, Unit
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
 
+REMEMBERED_RUNS = 32
+"""Runs of each owner whose duration is remembered, for predictions."""
+
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
 
@@ -32,7 +36,7 @@ NO_OUTCOME = "0" * 64
 class Dirty:
     """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
 
-    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "topology")
+    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "sliced", "topology")
 
     def __init__(self) -> None:
         self.flavors: set[str] = set()
@@ -40,10 +44,11 @@ class Dirty:
         self.arrived: dict[bytes, list[RunState]] = {}
         self.topology: set[str] = set()
         self.lost: set[AccountId] = set()
+        self.sliced: set[Key] = set()
         self.budgets = False
 
     def __bool__(self) -> bool:
-        """Whether anything changed."""
+        """Whether anything changed; what is `sliced` has a node whose flavor did."""
         return bool(self.flavors or self.accounts or self.arrived or self.topology or self.lost or self.budgets)
 
     def copy(self) -> Dirty:
@@ -51,7 +56,7 @@ class Dirty:
         twin = Dirty()
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
-        twin.lost, twin.budgets = set(self.lost), self.budgets
+        twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
         return twin
 
 
@@ -69,8 +74,10 @@ class World:
         self.ended: dict[Key, str] = {}
         self.queue = Queue()
         self.timers = Timers()
+        self.holds: dict[Key, RunState] = {}
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
+        self.history: dict[str, tuple[tuple[int, int], ...]] = {}
         self.dirty = Dirty()
         self.orders = 0
         self.serial = 0
@@ -141,6 +148,8 @@ class World:
     def _bar(self, state: NodeState) -> None:
         self._slots(state, state.free, bar(state.node, self.capacity.labels, state.peak, failed=state.failed))
         self.dirty.flavors.add(self.capacity.flavor(state.node))
+        if state.barred:
+            self.dirty.sliced.update(state.liens)
 
     def _debounce(self, state: NodeState) -> None:
         """A silent node whose pods are known dead fails when the debounce is over."""
@@ -255,6 +264,41 @@ class World:
         self._occupy(leases, held=True)
         self._book(run, leases, sign=1)
 
+    def reserve(self, run: RunState, hold: Hold) -> None:
+        """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
+        self.undo.put(self.holds, run.key, run)
+        run.hold = hold
+        if not hold.holds:
+            return
+        for name, slots in hold.lien.items():
+            self._lien(run.key, name, slots)
+        if hold.state is ReservationState.PENDING:
+            self._timer(Due.RESERVATION, (run.key,), hold.earliest_start)
+
+    def _release(self, run: RunState) -> None:
+        """A run's reservation is over."""
+        hold = run.hold
+        assert hold is not None, "only a reservation in force can be over"
+        self._lift(run, hold)
+        self.undo.pop(self.holds, run.key)
+        self.undo.touch(run)
+        run.hold = None
+
+    def _lift(self, run: RunState, hold: Hold) -> None:
+        """A reservation holds nothing any more: others may use its slots."""
+        self._timer(Due.RESERVATION, (run.key,), None)
+        for name in hold.lien:
+            self._lien(run.key, name, 0)
+
+    def _lien(self, run: Key, name: str, slots: int) -> None:
+        state = self.capacity.nodes.get(name)
+        if state is None or state.liens.get(run, 0) == slots:
+            return
+        self.undo.later(self.capacity.set_lien, state, run, state.liens.get(run, 0))
+        self.capacity.set_lien(state, run, slots)
+        if not slots:
+            self.dirty.flavors.add(self.capacity.flavor(state.node))
+
     def _begin(self, run: RunState) -> None:
         self._dequeue(run)
         run.phase, run.reason, run.message, run.since = Phase.RUNNING, Reason.Bound, "", self.at
@@ -345,6 +389,12 @@ class World:
             self.undo.put(meters, name, meter)
         self.undo.touch(meter)
         meter.change(gpus, self.at)
+
+    def _remember(self, run: RunState) -> None:
+        """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""
+        if run.started_at is not None:
+            past = (*self.history.get(run.spec.owner, ()), (run.spec.resources.total_gpus, self.at - run.started_at))
+            self.undo.put(self.history, run.spec.owner, past[-REMEMBERED_RUNS:])
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from fairlease.model.record import Instant, Key, Reason, Record
+from fairlease.model.record import Instant, Key, Reason, Record, key, split
 
 
 class ReservationState(enum.Enum):
@@ -26,6 +26,17 @@ class RunRef(Record, frozen=True, kw_only=True):
     """Its namespace."""
     name: str
     """Its name."""
+
+    @property
+    def key(self) -> Key:
+        """The run's one key."""
+        return key(self.name, self.namespace)
+
+    @classmethod
+    def of(cls, run: Key) -> RunRef:
+        """The reference to a run."""
+        namespace, name = split(run)
+        return cls(namespace=namespace, name=name)
 
 
 class Slice(Record, frozen=True, kw_only=True):
@@ -72,19 +83,73 @@ class Cut(Record, frozen=True, kw_only=True):
     """GPUs that become free."""
 
 
+class Shortage(Record, frozen=True, kw_only=True):
+    """How many GPUs one group of the claim lacked."""
+
+    group: int
+    """The number of the group."""
+    gpus: int
+    """GPUs that it lacked."""
+
+
+class Token(Record, frozen=True, kw_only=True):
+    """What can be drawn: a rigid run, or a malleable run's minimum; it ends whole."""
+
+    owner: str
+    """Whose it is: an owner is drawn first."""
+    run: Key
+    """The run, as namespace/name."""
+    attempt: int
+    """Which attempt of it."""
+    gpus: int
+    """GPUs that it holds."""
+
+
+class Draw(Record, frozen=True, kw_only=True):
+    """One token that was drawn; `given_back` where the claim could be served without it after all."""
+
+    owner: str
+    """The owner that was drawn."""
+    run: Key
+    """The run that was drawn of that owner's, as namespace/name."""
+    given_back: bool = False
+    """Whether it proved unneeded, and lives on."""
+
+
+class Lottery(Record, frozen=True, kw_only=True):
+    """All that is needed to draw again: docs/design/oversubscription.md says how."""
+
+    tokens: tuple[Token, ...]
+    """What could be drawn."""
+    conflict_digest: str
+    """The digest of the tokens, which goes into the seed."""
+    seed: str
+    """From which all draws follow."""
+    draws: tuple[Draw, ...]
+    """What was drawn, in order."""
+    beacon: str = ""
+    """A public value that went into the seed, where one is configured."""
+
+
 class OutcomeSpec(Record, frozen=True, kw_only=True):
     """Why others' work was cut, for whom, out of which candidates. `previous` chains the outcomes to each other."""
 
-    claim: Key
-    """The run that asked, as namespace/name."""
+    claim: RunRef
+    """The run that asked."""
+    reservation: str = ""
+    """Its reservation that fell due, where it had one."""
     at: Instant
     """When it was decided."""
     scope: Scope
     """Where it might cut."""
     deficit_gpus: int
     """GPUs that were lacking."""
+    deficits: tuple[Shortage, ...] = ()
+    """The same by group of the claim."""
     conflict_set: tuple[Key, ...]
     """The runs that were candidates, as namespace/name."""
+    lottery: Lottery | None = None
+    """The draw, where there was one."""
     actions: tuple[Cut, ...]
     """What was cut."""
     previous: str

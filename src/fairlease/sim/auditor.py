@@ -20,6 +20,7 @@ from fairlease.model.run import Phase, RunSpec
 from fairlease.reason import Reason
 from fairlease.sim import admission
 from fairlease.sim.bookkeeper import Asked, Books, Held, Unit
+from fairlease.sim.promises import Promises
 
 
 class Violation(NamedTuple):
@@ -45,16 +46,18 @@ class Auditor:
         self.spans: dict[Unit, list[tuple[int, int | None]]] = {}
         self.at = 0
         self.names: set[tuple[str, str]] = set()
+        self.promises = Promises()
         self.violations: list[Violation] = []
         self._cuts: dict[tuple[Key, str], Reason] = {}
-        self._seq = 0
+        self._seq = self._asked = 0
         self._hear: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
             ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
             ev.RunSubmitted: self._submitted, ev.RunDeferred: self._deferred, ev.LeasesOpened: self._opened,
             ev.LeasesClosed: self._closed, ev.RunRequeued: self._requeued, ev.RunEnded: self._ended,
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
-            ev.OutcomeRecorded: self._resolved,
+            ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
+            ev.ReservationTurned: self._reservation_turned,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -73,6 +76,8 @@ class Auditor:
         for unit in sorted(expected ^ set(self.overdrawn)):
             told = "is" if unit in self.overdrawn else "is not"
             self._check(holds=False, claim="overdrawn", message=f"{unit} {told} overdrawn in the ledger")
+        for message in self.promises.overdue(self.at):
+            self._check(holds=False, claim="reservation", message=message)
         for unit, ends in sorted(self.overdrawn.items()):
             self._check(ends is None or ends > self.at, "drain", f"{unit} outlived its grace, which ended at {ends}")
         for run in self.runs.values():
@@ -153,7 +158,8 @@ class Auditor:
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
         self._check(event.run not in self.runs, "name", f"a run {event.run} was there before")
-        self.runs[event.run] = Asked(event.run, event.spec, self.at)
+        self._asked += 1
+        self.runs[event.run] = Asked(event.run, event.spec, self.at, self._asked)
 
     def _deferred(self, event: ev.RunDeferred) -> None:
         for key in event.runs:
@@ -169,10 +175,13 @@ class Auditor:
         self._check(allowed, "requeue", f"{run.key} was requeued for {event.reason.value} though it may not be")
         run.phase, run.started, run.reason = Phase.PENDING, None, event.reason
         run.attempt += 1
+        self._asked += 1
+        run.order = self._asked
 
     def _ended(self, event: ev.RunEnded) -> None:
         run = self._live(event.run)
         self._check(not run.open, "terminal", f"{run.key} ended holding leases")
+        self._check(run.key not in self.promises.of, "reservation", f"{run.key} ended and is still expected")
         self._check(
             event.attempt == run.attempt, "attempt", f"{run.key} ended in attempt {event.attempt} of {run.attempt}"
         )
@@ -227,6 +236,21 @@ class Auditor:
         run.leases += opened
         for claim, message in admission.faults(self, run, event.payers, opened):
             self._check(holds=False, claim=claim, message=message)
+        self._check(run.key not in self.promises.of, "reservation", f"{run.key} started and is still expected")
+        for message in self.promises.trespasses(run, opened, self.runs, growing=event.reason is not Reason.Start):
+            self._check(holds=False, claim="lien", message=message)
+
+    def _reserved(self, event: ev.ReservationMade) -> None:
+        run = self._live(event.run)
+        self._check(
+            run.phase is Phase.PENDING, "reservation", f"{run.key} is {run.phase.value} and has a date to start"
+        )
+        for message in self.promises.made(event, self.at):
+            self._check(holds=False, claim="reservation", message=message)
+
+    def _reservation_turned(self, event: ev.ReservationTurned) -> None:
+        for message in self.promises.turned(event, self.at):
+            self._check(holds=False, claim="reservation", message=message)
 
     def _done(self, key: Key) -> bool:
         return key in self.runs and self.runs[key].phase is Phase.COMPLETED
@@ -262,6 +286,8 @@ class Auditor:
             self._check(there, "close", f"{run.key} lost leases on nodes that did not fail")
         if event.reason in (Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn):
             self._cut(run, event.reason, going)
+        elif event.reason in (Reason.DropSpare, Reason.RandomPreempt):
+            self._resolve(run, event, going)
         elif event.reason is Reason.BudgetExhausted:
             over = any(
                 ends is not None and ends <= self.at for unit, ends in self.overdrawn.items() if unit[0] == run.key
@@ -287,8 +313,20 @@ class Auditor:
         )
         self._check(fair, "cut", f"{run.key} is covered and was cut")
 
+    def _resolve(self, run: Asked, event: ev.LeasesClosed, going: list[Held]) -> None:
+        """Funded work gave way by right: announced, and of the right kind."""
+        told = all(self._cuts.get((run.key, each.name)) is event.reason for each in going)
+        self._check(told, "outcome", f"{run.key} was cut without a record of it")
+        if event.reason is Reason.DropSpare:
+            self._check(all(each.role is Role.SPARE for each in going), "cut", f"{run.key} lost more than spares")
+            return
+        old = run.started is not None and self.at - run.started >= self.config.min_runtime
+        self._check(old, "cut", f"{run.key} was drawn before it was old enough")
+        self._check(len(going) == len(run.open), "cut", f"{run.key} was drawn and did not end whole")
+        self._check(event.seed is not None, "outcome", f"{run.key} was drawn without a seed")
+
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
-        self._check(event.outcome.claim in self.runs, "outcome", f"{event.name} is for nobody")
+        self._check(event.outcome.claim.key in self.runs, "outcome", f"{event.name} is for nobody")
         for action in event.outcome.actions:
             self._cuts.update({(action.run, name): action.reason for name in action.leases})
 

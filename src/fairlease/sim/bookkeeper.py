@@ -64,6 +64,7 @@ class Asked:
     key: Key
     spec: RunSpec
     submitted: int
+    order: int
     attempt: int = 1
     failures: int = 0
     phase: Phase = Phase.PENDING

@@ -92,7 +92,7 @@ class Film:
             "runs": {str(run): self.run_view(run) for run in world.submissions},
             "budgets": {str(budget): self.budget_view(budget) for budget in sorted(world.scheduler.state.budgets)},
             "leases": self._leases(),
-            "reservations": [],
+            "reservations": list(world.reservations.objects(world.now)),
             "resolverOutcomes": self._outcomes(),
             "events": self._events(),
             "audit": {
@@ -121,6 +121,11 @@ class Film:
         if budget not in scheduler.state.budgets:
             return None
         return view.budget_status(scheduler.state, scheduler.engine.family, budget, self.world.now)
+
+    def reservation_view(self, run: Key) -> View | None:
+        """A run's reservation, in force or the last: its spec and its status side by side."""
+        found = self.world.reservations.of(run, self.world.now)
+        return None if found is None else {"name": found["name"], **found["spec"], **found["status"]}
 
     def _leases(self) -> list[View]:
         return [view.lease_object(row) for row in self.world.store.leases(LeaseQuery())]
@@ -156,8 +161,12 @@ class Film:
         return lines
 
     def _single(self, wanted: Expectation, name: Key) -> list[str]:
-        look = {Subject.RUN: self.run_view, Subject.BUDGET: self.budget_view}.get(wanted.about)
-        actual = None if look is None else look(name)
+        look = {
+            Subject.RUN: self.run_view,
+            Subject.BUDGET: self.budget_view,
+            Subject.RESERVATION: self.reservation_view,
+        }[wanted.about]
+        actual = look(name)
         if actual is None and wanted.wanted is not None:
             return [f"there is no {wanted.about.value} {short(name)}"]
         return differences(wanted.wanted, actual)

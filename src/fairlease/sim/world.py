@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlease.engine import command as cmd
+from fairlease.engine.reservations import Reservations
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
@@ -40,6 +41,7 @@ class World:
         self.submissions: dict[Key, tuple[int, ev.RunSubmitted]] = {}
         self.endings: dict[Key, Ending] = {}
         self.outcomes: list[ev.OutcomeRecorded] = []
+        self.reservations = Reservations()
         self.faults: list[str] = []
 
     def set_up(self) -> None:
@@ -139,6 +141,7 @@ class World:
                 self.endings[event.run] = Ending(seq=tick.entry.seq, at=at, ended=event)
             elif isinstance(event, ev.OutcomeRecorded):
                 self.outcomes.append(event)
+            self.reservations.fold(event)
         for run in resized:
             live = self.scheduler.state.runs.get(run)
             if live is not None and live.leases:

@@ -1,0 +1,93 @@
+"""Seats: whether a need would fit if some leases were gone, by counting alone.
+
+A resolver asks this for every victim that it takes and that it gives back, thousands of times; a plan is made only once, to verify
+the answer. Counts are kept per node and per domain, so that each question costs what changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlease.engine.pack import Need
+    from fairlease.engine.passage import Passage
+    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.ledger.state import State
+    from fairlease.model.lease import Lease
+
+
+class Seats:
+    """Room for a need on the nodes of `mask`, as leases are taken away and put back."""
+
+    def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: Passage | None) -> None:
+        self.nodes = state.capacity.nodes
+        self.need = need
+        self.mask = mask
+        self.rooms: dict[str, int] = {}
+        self.pods: dict[tuple[str, str, str], int] = {}
+        self.passage = passage
+        self.first = need.pods if need.together else need.blocks[0].pods
+        self.wanted = 1 if need.together else need.blocks[0].groups
+        self.rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
+        for domain in pool.domains.values():
+            if domain.mask & mask:
+                self.pods[domain.key] = self._count(domain)
+        self.groups = sum(pods // self.first for pods in self.pods.values())
+
+    def _count(self, domain: Domain) -> int:
+        size = self.need.size
+        if domain.mask & self.mask == domain.mask and not domain.liened:
+            return domain.pods(size)
+        return sum(self._room(node) // size for node in domain.nodes.values() if node.bit & self.mask)
+
+    def room(self, node: NodeState) -> int:
+        """GPUs that the need could use on a node now."""
+        changed = self.rooms.get(node.node.name)
+        return self._room(node) if changed is None else changed
+
+    def _room(self, node: NodeState) -> int:
+        return node.room if self.passage is None or not node.lien else self.passage.room(node)
+
+    def usable(self, lease: Lease) -> bool:
+        """Whether a lease lies where the need could use its GPUs."""
+        node = self.nodes[lease.node]
+        return bool(node.bit & self.mask) and not node.barred
+
+    def change(self, leases: Iterable[Lease], sign: int) -> None:
+        """Take leases away (1), or put them back (−1)."""
+        size, first = self.need.size, self.first
+        for lease in leases:
+            node = self.nodes[lease.node]
+            if node.domain is None or not self.usable(lease):
+                continue
+            key = node.domain.key
+            room = self.room(node)
+            after = room + sign * len(lease.slots)
+            self.rooms[lease.node] = after
+            gained = after // size - room // size
+            if gained:
+                pods = self.pods[key]
+                self.pods[key] = pods + gained
+                self.groups += (pods + gained) // first - pods // first
+
+    def fits(self) -> bool:
+        """Whether the need would fit now."""
+        if self.groups != self.wanted or not self.rest:
+            return self.groups >= self.wanted
+        return any(pods % self.first >= self.rest for pods in self.pods.values())
+
+    def deficits(self) -> list[tuple[int, int]]:
+        """(group, GPUs) of every group that does not fit, each against what is left in the domain that comes nearest."""
+        need, size = self.need, self.need.size
+        left = sorted((pods % self.first for pods in self.pods.values()), reverse=True)
+        sizes = [self.first] * self.wanted + ([self.rest] if self.rest else [])
+        short = sizes[min(self.groups, self.wanted) :]
+        begin = len(sizes) - len(short)
+        found = []
+        for place, pods in enumerate(short):
+            near = left[place] if place < len(left) else 0
+            if pods > near:
+                found.append((0 if need.together else begin + place, (pods - near) * size))
+        return found

@@ -1,0 +1,113 @@
+"""Victims: what can be asked to give way, class by class, in the order in which it goes (SEMANTICS §7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine.elastic import shed, steps
+from fairlease.model.lease import Fund, Role
+from fairlease.model.record import Key
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+
+NO_GROUP = -1
+
+
+class Victim(NamedTuple):
+    """Leases that go together, and whether that ends the attempt. `groups` go with it; a spare belongs to `group`."""
+
+    run: Key
+    names: tuple[str, ...]
+    reason: Reason
+    gpus: int
+    whole: bool
+    groups: frozenset[int] = frozenset()
+    group: int = NO_GROUP
+    seed: str | None = None
+
+
+def free_riders(state: State, claim: RunState) -> list[Victim]:
+    """Work that has no claim to its GPUs, in the order in which it goes; within a class the youngest first."""
+    flavor = claim.spec.resources.gpu_type
+    riders = [run for run in state.opportunistic.values() if run.spec.resources.gpu_type == flavor]
+    found = [whole(run, Reason.ReclaimOpportunistic) for run in youngest_first(riders)]
+    owing = {Key(unit[0]): state.runs[Key(unit[0])] for unit in state.overdrawn}
+    for run in youngest_first(list(owing.values())):
+        if run.spec.resources.gpu_type == flavor and run.key not in state.opportunistic:
+            found.extend(_overdrawn(run))
+    return found
+
+
+def youngest_first(runs: list[RunState]) -> list[RunState]:
+    """The order in which work of one class goes."""
+    return sorted(runs, key=lambda run: (-(run.started_at or 0), -run.order))
+
+
+def whole(run: RunState, reason: Reason, seed: str | None = None) -> Victim:
+    """A run that goes with all it holds."""
+    names = tuple(lease.name for lease in run.held)
+    gpus = sum(lease.gpus for lease in run.leases.values())
+    return Victim(run.key, names, reason, gpus, whole=True, seed=seed)
+
+
+def _overdrawn(run: RunState) -> list[Victim]:
+    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where that is not enough."""
+    found: list[Victim] = []
+    gone: frozenset[int] = frozenset()
+    for group in sorted({unit[3] for unit in run.overdrawn}, reverse=True):
+        if group in gone:
+            continue
+        going = shed(run, group, gone)
+        if going is None:
+            return [*found, whole(run, Reason.ReclaimOverdrawn)]
+        gone |= going
+        found.append(_groups(run, going, Reason.ReclaimOverdrawn))
+    return found
+
+
+def _groups(run: RunState, going: frozenset[int], reason: Reason) -> Victim:
+    leases = [lease for lease in run.held if lease.group in going]
+    names = tuple(lease.name for lease in leases)
+    return Victim(run.key, names, reason, sum(lease.gpus for lease in leases), whole=False, groups=going)
+
+
+def funded(state: State, claim: RunState) -> Iterator[RunState]:
+    """Running work of the claim's flavor that has a claim of its own, save what displaced the claim in a draw before."""
+    flavor = claim.spec.resources.gpu_type
+    for run in state.runs.values():
+        if run.phase is Phase.RUNNING and run.spec.resources.gpu_type == flavor and not run.spec.opportunistic:
+            if run.key not in claim.displaced_by:
+                yield run
+
+
+def spares(state: State, claim: RunState) -> list[Victim]:
+    """Spares, one by one, those of the youngest runs first; the active pods stay."""
+    found = []
+    for run in youngest_first([run for run in funded(state, claim) if run.spare_gpus]):
+        for lease in reversed(run.held):
+            if lease.role is Role.SPARE:
+                found.append(
+                    Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
+                )
+    return found
+
+
+def widths_of(state: State, claim: RunState) -> list[Victim]:
+    """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first."""
+    found = []
+    runs = youngest_first([run for run in funded(state, claim) if run.spec.malleable is not None])
+    for age, run in enumerate(runs):
+        borrowed = {lease.group for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED}
+        before = (False, 0)
+        for going in steps(run):
+            own = min((group not in borrowed, -group) for group in going)
+            before = max(before, own) if before != (False, 0) else own
+            found.append((before, age, _groups(run, going, Reason.Shrink)))
+    found.sort(key=lambda each: each[:2])
+    return [victim for _, _, victim in found]

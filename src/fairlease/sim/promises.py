@@ -1,0 +1,76 @@
+"""Promises: the auditor's own books of reservations, kept from the events alone.
+
+A run has one reservation in force at most; its date lies ahead when it is given and moves only with a reason; it is over before the
+run starts or ends; and nobody who asked later takes a slot under its lien unless it surely ends by its date or is opportunistic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from fairlease.ledger import event as ev
+from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState
+from fairlease.sim.bookkeeper import Asked, Held
+
+
+@dataclass(slots=True)
+class Promise:
+    """One reservation in force."""
+
+    name: str
+    date: int
+    lien: dict[str, int]
+    state: ReservationState = ReservationState.PENDING
+
+
+@dataclass(slots=True)
+class Promises:
+    """Every reservation in force, and every name one ever had."""
+
+    of: dict[Key, Promise] = field(default_factory=dict)
+    names: set[tuple[str, str]] = field(default_factory=set)
+
+    def made(self, event: ev.ReservationMade, at: int) -> Iterator[str]:
+        """Hear of a new one, or of a move."""
+        namespace = event.run.partition("/")[0]
+        if (namespace, event.name) in self.names:
+            yield f"a reservation {event.name} was there before"
+        self.names.add((namespace, event.name))
+        if event.earliest_start <= at:
+            yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
+        if not event.lien:
+            yield f"{event.name} is for nothing"
+        self.of[event.run] = Promise(event.name, event.earliest_start, event.lien)
+
+    def turned(self, event: ev.ReservationTurned, at: int) -> Iterator[str]:
+        """Hear that one fell due, lost its money or is over."""
+        promise = self.of.get(event.run)
+        if promise is None:
+            yield f"{event.run} has no reservation that could be {event.state.value}"
+            return
+        promise.state = event.state
+        if event.state is ReservationState.ACTIVE and at < promise.date:
+            yield f"{promise.name} is due at {at}, before {promise.date}"
+        if event.state not in (ReservationState.ACTIVE, ReservationState.BLOCKED, ReservationState.PENDING):
+            del self.of[event.run]
+
+    def trespasses(self, run: Asked, opened: list[Held], runs: dict[Key, Asked], *, growing: bool) -> Iterator[str]:
+        """Slots that a run took though another's lien was on them."""
+        if run.spec.opportunistic:
+            return
+        for other, promise in self.of.items():
+            passes = run.deadline is not None and run.deadline <= promise.date
+            earlier = runs[other].order < run.order or growing
+            if promise.state is ReservationState.BLOCKED or other == run.key or passes or not earlier:
+                continue
+            for lease in opened:
+                if any(promise.lien.get(lease.node, 0) >> slot & 1 for slot in lease.slots):
+                    yield f"{lease.name} lies on {lease.node} under the lien of {promise.name}"
+
+    def overdue(self, now: int) -> Iterator[str]:
+        """Reservations whose date passed and nothing came of it."""
+        for run, promise in self.of.items():
+            if promise.state is not ReservationState.BLOCKED and promise.date <= now:
+                yield f"{promise.name} of {run} was due at {promise.date} and is {promise.state.value}"
