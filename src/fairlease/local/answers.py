@@ -16,7 +16,6 @@ from fairlease.local.access import covers
 from fairlease.local.children import audit_report, export_answer, read_part
 from fairlease.local.environment import pod_id
 from fairlease.local.inquiry import Inquiry
-from fairlease.local.metrics import pending_by_cause
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
@@ -26,6 +25,7 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.metrics import pending_by_cause
 
 if TYPE_CHECKING:
     from fairlease.local.access import Caller
