@@ -43,6 +43,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "audit": "Replay the ledger and prove what it claims.",
         "export": "Write leases or charges as CSV or Parquet.",
     },
+    "A cluster": {
+        "controller": "Schedule the runs of a Kubernetes cluster.",
+    },
     "What if": {
         "simulate": "Play a scenario in virtual time.",
     },
