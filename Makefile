@@ -24,7 +24,7 @@ controlplane: $(READY) ## build what the cluster and the tests on Kubernetes run
 	@$(BIN)/python -m tools.controlplane build
 
 test: check controlplane ## check, then run every test on all cores
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto
 
 check: $(READY) ## read only: lint, format, types, layers, generated files
 	$(BIN)/ruff check

@@ -1,7 +1,7 @@
 """A real API server for the tests on Kubernetes. Nothing here is a mock; where it cannot run, that is said, and fails in CI.
 
 All tests of this folder share one control plane, in which Fairlease's objects are installed, and each takes a namespace of its
-own. A test that maltreats a server makes one for itself (`make_plane`), and names a group, so that it may run elsewhere.
+own. A test that maltreats a server makes one for itself (`make_plane`), in a file called `…_alone.py`: those run on any worker.
 """
 
 from __future__ import annotations
@@ -15,33 +15,31 @@ from pathlib import Path
 import pytest
 from tests.kube.tenancy import thing
 from tests.model.rows import LEASE, RUN
-from tools.controlplane import Missing, Plane
+from tools.controlplane import Missing, Plane, ensure
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Path(__file__).resolve().parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share the plane run on one worker: each further one would start, and wait for, a plane of its own."""
-    for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("kube"))
 
 
 MakePlane = Callable[..., Plane]
 
 
 @pytest.fixture(scope="session")
-def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
+def binaries() -> dict[str, Path]:
+    """What a control plane is made of, built where it is not there yet."""
+    try:
+        return ensure()
+    except Missing as missing:
+        (pytest.fail if "CI" in os.environ else pytest.skip)(str(missing))
+
+
+@pytest.fixture(scope="session")
+def make_plane(tmp_path_factory: pytest.TempPathFactory, binaries: dict[str, Path]) -> Iterator[MakePlane]:
     """Starts control planes, with the arguments of `Plane`, and stops them at the end of the session at the latest."""
     started: list[Plane] = []
 
     def make(*, kwok: bool = False, controllers: bool = False, scheduler: bool = False) -> Plane:
-        folder = tmp_path_factory.mktemp("plane")
-        try:
-            plane = Plane(folder, kwok=kwok, controllers=controllers, scheduler=scheduler)
-        except Missing as missing:
-            (pytest.fail if "CI" in os.environ else pytest.skip)(str(missing))
+        assert binaries
+        plane = Plane(tmp_path_factory.mktemp("plane"), kwok=kwok, controllers=controllers, scheduler=scheduler)
         started.append(plane)
         return plane.start()
 
@@ -53,7 +51,7 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
 @pytest.fixture(scope="session")
 def plane(make_plane: MakePlane) -> Plane:
     """The shared control plane, with kwok, the controllers, and everything in `config/`."""
-    plane = make_plane()
+    plane = make_plane(kwok=True, controllers=True)
     plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
     _wait_for_rules(plane)
     return plane

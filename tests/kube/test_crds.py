@@ -354,6 +354,12 @@ def test_kubectl_scale_sets_the_width_that_is_wanted(plane: Plane, samples: dict
     said = plane.kubectl("scale", "run/sweep", "-n", "rai", "--replicas=33", check=False)
     assert said.returncode != 0
     assert "expected a multiple" in said.stderr or "multiples" in said.stderr
+    free = changed(yaml.safe_load((ROOT / "config/samples/run-elastic.yaml").read_text())["spec"], {"follow": {}})
+    del free["malleable"]["desiredTotalGPUs"]
+    assert plane.api().post(path("Run", "rai"), thing("Run", free, name="free")).ok
+    plane.kubectl("scale", "run/free", "-n", "rai", "--replicas=16")
+    assert plane.api().get(path("Run", "rai", "free")).body["spec"]["malleable"]["desiredTotalGPUs"] == 16
+    assert plane.api().delete(path("Run", "rai", "free")).ok
     status = {"width": {"min": 8, "max": 64, "desired": 32, "allocated": 16, "pending": 0}}
     assert controller(plane).patch(path("Run", "rai", "sweep", "status"), {"status": status}).ok
     assert plane.api().get(path("Run", "rai", "sweep", "scale")).body["status"]["replicas"] == 16
@@ -397,7 +403,7 @@ def test_kubectl_shows_everything_of_a_team_at_once(plane: Plane, samples: dict[
     {
         "runs": ("runs", ["NAME", "OWNER", "PHASE", "MIN", "NOW", "MAX", "STARTED", "ETA", "AGE"]),
         "leases": ("glease", ["NAME", "RUN", "OWNER", "ROLE", "NODE", "PAYER", "OPENED", "CLOSED", "AGE"]),
-        "budgets": ("budgets", ["NAME", "OWNER", "READY", "COVERED", "ENVELOPES", "FREE", "AGE"]),
+        "budgets": ("budgets", ["NAME", "OWNER", "READY", "COVERED", "UPDATED", "AGE"]),
         "reservations": ("reservations", ["NAME", "RUN", "STATE", "START", "P50", "PAYERS", "AGE"]),
     },
 )

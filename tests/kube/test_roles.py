@@ -1,4 +1,4 @@
-"""What the roles give: readers read, researchers submit, leaders of teams write Budgets, the controller does its work and no more."""
+"""What the roles give: readers read, researchers submit, leaders write Budgets, and the controller does its work and no more."""
 
 from __future__ import annotations
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import threading
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-
-_CONTENT = {
-    "PATCH": "application/merge-patch+json",
-    "APPLY": "application/apply-patch+yaml",
-}
 
 
 class Answer(NamedTuple):
@@ -36,14 +32,14 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """Speaks as one user. Each thread has a connection of its own, which is kept open."""
+    """Speaks as one user, from any number of threads; connections are kept open and used again."""
 
     def __init__(self, port: int, authority: Path, certificate: Path, key: Path, timeout_s: float = 30.0) -> None:
         self._port = port
         self._timeout = timeout_s
         self._context = ssl.create_default_context(cafile=str(authority))
         self._context.load_cert_chain(certificate, key)
-        self._local = threading.local()
+        self._idle: deque[http.client.HTTPSConnection] = deque()
 
     def get(self, path: str) -> Answer:
         return self.ask("GET", path)
@@ -56,41 +52,41 @@ class Api:
 
     def patch(self, path: str, body: object) -> Answer:
         """A merge patch."""
-        return self.ask("PATCH", path, body)
+        return self.ask("PATCH", path, body, "application/merge-patch+json")
 
     def delete(self, path: str) -> Answer:
         return self.ask("DELETE", path)
 
-    def ask(self, method: str, path: str, body: object = None, content: str | None = None) -> Answer:
-        """One request; tried once more where a kept connection proves dead."""
-        headers = {"Accept": "application/json", "Content-Type": content or _CONTENT.get(method, "application/json")}
+    def ask(self, method: str, path: str, body: object = None, content: str = "application/json") -> Answer:
+        """One request; tried once more, on a fresh connection, where a kept one proves dead."""
+        headers = {"Accept": "application/json", "Content-Type": content}
         data = None if body is None else json.dumps(body).encode()
-        kept = getattr(self._local, "connection", None)
-        if kept is not None:
-            try:
-                return self._send(kept, method, path, data, headers)
-            except (OSError, http.client.HTTPException):
-                kept.close()
+        with suppress(IndexError, OSError, http.client.HTTPException):
+            return self._send(self._idle.pop(), method, path, data, headers)
         fresh = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=self._timeout, context=self._context)
-        self._local.connection = None
-        answer = self._send(fresh, method, path, data, headers)
-        self._local.connection = fresh
-        return answer
+        return self._send(fresh, method, path, data, headers)
 
     def close(self) -> None:
-        """Close this thread's connection."""
-        kept = getattr(self._local, "connection", None)
-        if kept is not None:
-            kept.close()
-            self._local.connection = None
+        """Close what is kept open."""
+        while self._idle:
+            self._idle.pop().close()
 
-    @staticmethod
     def _send(
-        connection: http.client.HTTPSConnection, method: str, path: str, data: bytes | None, headers: dict[str, str]
+        self,
+        connection: http.client.HTTPSConnection,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: dict[str, str],
     ) -> Answer:
-        connection.request(method, path, data, headers)
-        response = connection.getresponse()
-        text = response.read()
+        try:
+            connection.request(method, path, data, headers)
+            response = connection.getresponse()
+            text = response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
         try:
             return Answer(response.status, json.loads(text))
         except ValueError:

@@ -10,6 +10,8 @@ from tools.controlplane.member import stop_by_pid
 from tools.controlplane.nodes import Rack, add_nodes
 from tools.controlplane.plane import Plane
 
+from fairlease.kube.policy import CONTROLLER
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cluster"
 RACKS = (
@@ -28,12 +30,14 @@ def up(folder: Path = FOLDER) -> None:
         names = add_nodes(plane.api(), *RACKS)
         if (ROOT / "config" / "kustomization.yaml").exists():
             plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
+        shutil.copy(plane.kubeconfig(CONTROLLER, namespace="fairlease-system"), folder / "controller.kubeconfig")
         (folder / "kubectl.path").write_text(str(plane.binaries["kubectl"]))
         print(f"A control plane with {len(names)} GPU nodes runs since {time.monotonic() - began:.1f} s.")
     else:
         print("The cluster runs already.")
     print(f"Use it:   export KUBECONFIG={folder / 'kubeconfig'}")
     print(f"kubectl:  {(folder / 'kubectl.path').read_text()}")
+    print(f"Decide:   fairlease controller --kubeconfig {folder / 'controller.kubeconfig'}")
     print(f"Logs:     {folder}/*.log")
     print("Stop it:  make cluster-down")
 

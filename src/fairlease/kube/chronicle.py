@@ -160,7 +160,7 @@ class Chronicle:
                 self.final[run] = Final(asked.event.spec, asked.at, endings[run])
         lost = {Key(each) for each in leases}
         for row in past.leases(LeaseQuery(open=False)) if lost else ():
-            if (name := lease_key(row.lease)) in lost:
+            if lease_key(row.lease) in lost:
                 self.closed.setdefault(row.lease.run, {})[row.lease.name] = Closed(
                     lease_object(row)["status"], row.lease
                 )

@@ -27,7 +27,7 @@ GROUP, VERSION = API_VERSION.split("/")
 
 
 class Column(NamedTuple):
-    """A column of `kubectl get`; a wide one shows with `-o wide`."""
+    """A column of `kubectl get`; a wide one shows with `-o wide`. Of a path with several values kubectl shows the first."""
 
     name: str
     path: str
@@ -66,9 +66,8 @@ KINDS = (
             Column("Owner", ".spec.owner"),
             Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
             Column("Covered", '.status.conditions[?(@.type=="Covered")].status'),
-            Column("Envelopes", ".spec.envelopes[*].name"),
-            Column("Free", ".status.headroom[*].concurrency"),
-            Column("GPU-Hours-Left", ".status.headroom[*].gpuHours", wide=True),
+            Column("Updated", ".status.updatedAt", "date"),
+            Column("Headroom", ".status.headroom", wide=True),
             _AGE,
         ),
         selectable=(".spec.owner",),
@@ -90,8 +89,10 @@ KINDS = (
             Column("Started", ".status.startedAt", "date"),
             Column("ETA", ".status.earliestStart"),
             Column("Flavor", ".spec.resources.gpuType", wide=True),
+            Column("Owned", ".status.funding.owned.gpus", "integer", wide=True),
+            Column("Shared", ".status.funding.shared.gpus", "integer", wide=True),
             Column("Borrowed", ".status.funding.borrowed.gpus", "integer", wide=True),
-            Column("Sponsors", ".status.funding.sponsors[*].owner", wide=True),
+            Column("Overdrawn", ".status.funding.overdrawn.gpus", "integer", wide=True),
             Column("Message", ".status.message", wide=True),
             _AGE,
         ),
@@ -111,7 +112,7 @@ KINDS = (
             Column("State", ".status.state"),
             Column("Start", ".spec.earliestStart"),
             Column("P50", ".status.forecast.p50"),
-            Column("Payers", ".spec.payingEnvelopes[*]"),
+            Column("Payers", ".spec.payingEnvelopes"),
             Column("Domain", ".spec.intendedSlice.domain", wide=True),
             Column("Reason", ".status.reason", wide=True),
             _AGE,
@@ -130,7 +131,7 @@ KINDS = (
             Column("Run", ".spec.runRef.name"),
             Column("Owner", ".spec.owner"),
             Column("Role", ".spec.slice.role"),
-            Column("Node", ".spec.slice.nodes[*]"),
+            Column("Node", ".spec.slice.nodes[0]"),
             Column("Payer", ".spec.paidByEnvelope"),
             Column("Opened", ".spec.interval.start", "date"),
             Column("Closed", ".status.closureReason"),
@@ -160,7 +161,6 @@ KINDS = (
             Column("Claim", ".spec.claim.name"),
             Column("Flavor", ".spec.scope.flavor"),
             Column("Deficit", ".spec.deficitGPUs", "integer"),
-            Column("Cut", ".spec.actions[*].run"),
             Column("At", ".spec.at", "date"),
         ),
         selectable=(".spec.claim.name",),

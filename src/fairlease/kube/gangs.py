@@ -17,6 +17,7 @@ from fairlease.kube.connection import ApiError
 from fairlease.kube.names import ROLE, service_name
 from fairlease.kube.pods import meets, pods_of, service_of
 from fairlease.kube.resource import PODS, SERVICES, Meta
+from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.seen import OwnSeen, PodSeen
     from fairlease.kube.settings import Settings
-    from fairlease.kube.sight import Sight
     from fairlease.kube.writer import Writer
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
@@ -103,6 +103,7 @@ class Gangs:
             or seen.metadata.deletion_timestamp is not None
         ):
             return
+        self._serve(run, seen.metadata.uid, part)
         for gang in _gangs_of(run):
             self._gang(run, gang, seen.metadata.uid, part)
 
@@ -125,9 +126,7 @@ class Gangs:
             self._bind(run, gang, part)
 
     def _create(self, run: RunState, wanted: Gang, uid: str, part: Part) -> None:
-        namespace, name = split(run.key)
-        if meets(run.spec) and key(service_name(name), namespace) not in self._sight.services.objects:
-            self._serve(run.key, uid, part)
+        namespace, _ = split(run.key)
         for lease_name, body in pods_of(run, wanted, uid, self._settings).items():
             self._make(key(lease_name, namespace), body, part)
 
@@ -154,16 +153,24 @@ class Gangs:
         error.args = (_IN_THE_WAY,)
         raise error
 
-    def _serve(self, run: Key, uid: str, part: Part) -> None:
+    def _serve(self, run: RunState, uid: str, part: Part) -> None:
+        """The Service by which ranks find each other, where there can be more than one."""
+        namespace, name = split(run.key)
+        full = key(service_name(name), namespace)
+        made = made_key(SERVICES, full)
+        if not meets(run.spec) or full in self._sight.services.objects or self._sight.made.get(made) is not None:
+            return
+
         async def act() -> None:
-            namespace, _ = split(run)
             try:
-                await self._api.create(SERVICES, service_of(run, uid), namespace)
+                await self._api.create(SERVICES, service_of(run.key, uid), namespace)
             except ApiError as error:
                 if not error.already_exists:
                     raise
+            if full not in self._sight.services.objects:
+                self._sight.made.add(made)
 
-        self._writer.write(Lane.PODS, part, Target(SERVICES.plural, run), act)
+        self._writer.write(Lane.PODS, part, Target(SERVICES.plural, full), act)
 
     # --- bind and delete -------------------------------------------------------------------------------------------------
 

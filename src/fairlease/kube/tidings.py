@@ -13,7 +13,7 @@ from fairlease.kube.names import event_name
 from fairlease.kube.resource import BUDGETS, EVENTS, NODES, OUTCOMES, RUNS
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
-from fairlease.model.record import key, split
+from fairlease.model.record import Key, key, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,0 +1,28 @@
+"""How tests are spread over the cores: tests that share something dear run on one worker, all others wherever there is room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
+
+
+@pytest.hookimpl(optionalhook=True)  # without xdist there is nothing to spread
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Our own and not xdist's `loadgroup`, which renames tests in a way that pytest 9.2 does not see, and so groups nothing."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+        """Tests in tests/kube share one control plane, but those in files called `…_alone.py`, which start their own."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            if not file.startswith("tests/kube/"):
+                return nodeid
+            return file if file.endswith("_alone.py") else "tests/kube"
+
+    return Together(config, log)
