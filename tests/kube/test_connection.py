@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kube.wires import Thing, cable_to, connected
+from tests.kube.wires import CONFIG_MAPS, Thing, cable_to, connected
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import POOL_SIZE, Api, ApiError
 from fairlease.kube.http import Unreachable
 from fairlease.kube.kubeconfig import Access
-from fairlease.kube.resource import CONFIG_MAPS, NODES, PODS, Meta
+from fairlease.kube.resource import NODES, PODS, RUNS, Meta
+from fairlease.model.objects import API_VERSION
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -44,6 +45,10 @@ def run(plane: Plane, act: Any) -> Any:  # noqa: ANN401 - each test's own
             return await act(api)
 
     return asyncio.run(with_connection())
+
+
+def test_our_kinds_are_those_that_files_name() -> None:
+    assert RUNS.api_version == API_VERSION
 
 
 def test_an_object_lives_from_create_to_delete(plane: Plane, namespace: str) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.kube.wires import Thing, way_into
+from tests.kube.wires import CONFIG_MAPS, Thing, way_into
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.credentials import Credentials
 from fairlease.kube.kubeconfig import Access, BadConfig, ExecPlugin, Pem, from_files
-from fairlease.kube.resource import CONFIG_MAPS, NAMESPACES
+from fairlease.kube.resource import NAMESPACES
 
 
 def a_plugin(folder: Path, status: dict[str, str], version: str = "v1") -> ExecPlugin:

@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.kube.conftest import MakePlane
-from tests.kube.wires import Thing, cable_to, connected, ready, until
+from tests.kube.wires import CONFIG_MAPS, Thing, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
 from fairlease.kube.connection import Api
 from fairlease.kube.http import BUFFERED_MAX
 from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.kubeconfig import Access
-from fairlease.kube.resource import CONFIG_MAPS, Meta, Resource
+from fairlease.kube.resource import Meta, Resource
 
 pytestmark = pytest.mark.xdist_group("informer")
 
@@ -315,7 +315,7 @@ def compact(plane: Plane) -> None:
     url = next(each.partition("=")[2] for each in plane.etcd.argv if each.startswith("--listen-client-urls="))
 
     def ask(path: str, body: dict[str, object]) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{url}{path}", json.dumps(body).encode(), timeout=10) as answer:  # noqa: S310 - loopback
+        with urllib.request.urlopen(f"{url}{path}", json.dumps(body).encode(), timeout=10) as answer:  # noqa: S310 - etcd on this machine
             found: dict[str, Any] = json.load(answer)
             return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,15 @@ from tools.controlplane import Plane
 from fairlease.kube.archive import Archive
 from fairlease.kube.connection import Api
 from fairlease.kube.history import HistoryMissing, read_past, read_rows
-from fairlease.kube.journal import BrokenLedger, Journal
+from fairlease.kube.journal import Journal
 from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.kube.shelf import BODY_MAX, Filed, object_of, specs_of_entry
+from fairlease.kube.shelf import BODY_MAX, BrokenLedger, Filed, object_of, specs_of_entry
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot as snapshots
 from fairlease.ledger.audit import scan
 from fairlease.ledger.chain import seal
 from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import Conflict, Head, LeaseQuery, Snapshot
+from fairlease.ledger.store import Conflict, Entry, Head, LeaseQuery, Snapshot
 from fairlease.model.record import key
 from fairlease.reason import Reason
 from fairlease.scheduler import Decider, Scheduler, fold
@@ -211,31 +211,40 @@ def test_what_another_wrote_while_our_answer_was_lost_is_a_conflict(plane: Plane
     run(plane, act)
 
 
-def test_a_server_killed_in_the_middle_of_appends_has_each_once(plane: Plane) -> None:
+def kill_server(plane: Plane) -> None:
+    plane.apiserver.kill()
+    plane.apiserver.start()
+
+
+def kill_etcd(plane: Plane) -> None:
+    plane.etcd.kill()
+    plane.etcd.start()
+
+
+@pytest.mark.parametrize(("kill", "pauses"), [(kill_server, (0.5, 0.83)), (kill_etcd, (0.5, 0.71, 0.63))])
+def test_what_is_killed_in_the_middle_of_appends_has_each_once(
+    plane: Plane, kill: Callable[[Plane], None], pauses: tuple[float, ...]
+) -> None:
     async def act(api: Api) -> None:
         journal = await Journal.open(api)
         done = asyncio.Event()
+        said: list[Entry] = []
 
         async def append() -> None:
-            number = 0
             while not done.is_set():
-                await journal.append(number, EPOCH + number, nodes(1 + 700 * (number % 7 == 0)))
-                number += 1
+                number = len(said)
+                said.append(await journal.append(number, EPOCH + number, nodes(1 + 1_500 * (number % 7 == 0))))
 
         appending = asyncio.create_task(append())
-        for pause_s in (0.5, 0.83, 0.61):
+        for pause_s in pauses:
             await asyncio.sleep(pause_s)
-            plane.apiserver.kill()
-            await asyncio.sleep(0.3)
-            plane.apiserver.start()
+            kill(plane)
             await ready(plane)
-            seq = journal.head().seq
-            await until_longer(journal, seq)
+            await until_longer(journal, journal.head().seq)
         done.set()
-        await asyncio.wait_for(appending, 30.0)
-        head, said = journal.head(), list(journal.entries())
+        await asyncio.wait_for(appending, 60.0)
         reader = await Journal.open(api)
-        assert reader.head() == head
+        assert reader.head() == journal.head()
         assert list(reader.entries()) == said
 
     run(plane, act)
@@ -253,6 +262,10 @@ def test_a_start_reads_the_snapshot_and_what_came_later(plane: Plane) -> None:
     async def act(api: Api) -> None:
         journal = await Journal.open(api)
         await appended(journal, a_history())
+        with pytest.raises(ValueError, match="until it appends"):
+            list(journal.entries())
+        assert list(journal.entries(journal.head().seq)) == []
+        journal = await Journal.open(api)
         decider = Decider(journal)
         due = decider.due_snapshot(force=True)
         assert due is not None
@@ -323,13 +336,17 @@ async def lived(api: Api, archive: Archive | None) -> Journal:
     journal = await Journal.open(api, archive=archive)
     await appended(journal, a_history())
     for _ in range(2):
-        decider = Decider(journal)
-        due = decider.due_snapshot(force=True)
-        assert due is not None
-        await journal.save_snapshot(due)
+        await snapshotted(journal, api)
         head = journal.head()
         await journal.append(head.seq, head.at + 1, nodes(2))
     return journal
+
+
+async def snapshotted(journal: Journal, api: Api) -> None:
+    """Keep a snapshot of what the entries on the server come to."""
+    due = Decider(await Journal.open(api)).due_snapshot(force=True)
+    assert due is not None
+    await journal.save_snapshot(due)
 
 
 def test_old_entries_are_archived_and_only_then_removed(plane: Plane, tmp_path: Path) -> None:
@@ -363,9 +380,7 @@ def test_without_the_archive_at_hand_what_lives_is_still_known(plane: Plane, tmp
         journal = await Journal.open(api, archive=archive)
         await appended(journal, history)
         for _ in range(2):
-            due = Decider(journal).due_snapshot(force=True)
-            assert due is not None
-            await journal.save_snapshot(due)
+            await snapshotted(journal, api)
             head = journal.head()
             await journal.append(head.seq, head.at + 1, nodes(2))
         head = journal.head()
@@ -437,6 +452,17 @@ def test_a_ledger_with_a_hole_is_not_decided_upon(plane: Plane) -> None:
         await appended(await Journal.open(api), a_history())
         await api.delete(LEDGER_ENTRIES, "e-000000000002")
         with pytest.raises(BrokenLedger, match="nothing was decided"):
+            await Journal.open(api)
+
+    run(plane, act)
+
+
+def test_an_entry_that_lost_a_part_is_not_decided_upon(plane: Plane) -> None:
+    async def act(api: Api) -> None:
+        await (await Journal.open(api)).append(0, EPOCH, nodes(4_000))
+        part = next(name for name, each in (await filed(api)).items() if each.spec.part)
+        await api.delete(LEDGER_ENTRIES, part)
+        with pytest.raises(BrokenLedger, match="parts, of which"):
             await Journal.open(api)
 
     run(plane, act)

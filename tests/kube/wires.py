@@ -13,7 +13,9 @@ from tools.controlplane import Plane
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.http import Unreachable
 from fairlease.kube.kubeconfig import Access, from_files
-from fairlease.kube.resource import Meta
+from fairlease.kube.resource import Meta, Resource
+
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 
 
 class Thing(msgspec.Struct, frozen=True):

@@ -7,9 +7,8 @@ What is asked again by itself: everything that can be asked twice without harm (
 jittered pause that is never shorter than the server's `Retry-After`. A create is asked again only where the server surely did not
 carry it out; otherwise `Unreachable.sent` tells the caller, who knows how to find out.
 
-Libraries: lightkube (1.0.1) was tried. It is httpx with a thread pool or asyncio beneath, which costs more per write than the
-API server's own work leaves room for on the same cores (bench/kube_client.py); it loads in a quarter of a second; its watches
-and credentials fail as `informer` and `credentials` tell.
+Libraries: lightkube (1.0.1) was tried. It is httpx beneath, which costs more per write than the API server leaves room for on the
+same cores (`kube.http`); its watches and its credentials fail as `kube.informer` and `kube.credentials` tell.
 """
 
 from __future__ import annotations

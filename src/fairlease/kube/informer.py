@@ -20,7 +20,7 @@ import enum
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -262,7 +262,7 @@ class Informer(Generic[T]):
         self._on(Change(What.DELETED, seen, old))
 
 
-async def synced(informers: Iterable[Informer[T]], timeout_s: float) -> bool:
+async def synced(informers: Iterable[Informer[Any]], timeout_s: float) -> bool:
     """Wait until every informer has had a whole list; says whether all have."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -26,6 +26,7 @@ from fairlease.kube.connection import Api, ApiError, backoff
 from fairlease.kube.http import Unreachable
 from fairlease.kube.resource import LEDGER_ENTRIES
 from fairlease.kube.shelf import (
+    BrokenLedger,
     Filed,
     Shelf,
     name_of,
@@ -44,12 +45,10 @@ from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
 if TYPE_CHECKING:
     from fairlease.kube.archive import Archive
 
+__all__ = ["BrokenLedger", "Journal", "Tidied"]
+
 SNAPSHOTS_KEPT = 2
 """The newest snapshot, and the one to fall back on where the newest proves damaged."""
-
-
-class BrokenLedger(Exception):  # noqa: N818 - it says what is wrong
-    """The entries on the server are no chain; nothing may be decided on them."""
 
 
 class Tidied(NamedTuple):
@@ -76,17 +75,23 @@ class Journal:
             raise BrokenLedger(
                 f"{broken}; nothing was decided. Compare the LedgerEntries with a backup and the archive"
             )
-        self._floor = start.seq
-        self._entries = [
-            Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
-            for seq, at, prev, sealed, body in rows
-        ]
-        last = self._entries[-1] if self._entries else start
-        self._head = Head(seq=last.seq, hash=last.hash, at=last.at)
+        self._rows = rows
+        self._hashes = {start.seq: start.hash} | {row[0]: row[3].hex() for row in rows}
+        self._head = Head(seq=rows[-1][0], hash=rows[-1][3].hex(), at=rows[-1][1]) if rows else start
 
     @classmethod
     async def open(cls, api: Api, *, archive: Archive | None = None, writer: str | None = None) -> Journal:
-        """Read the newest snapshot and what came later; raises `BrokenLedger` where that is no chain."""
+        """Read the newest snapshot and what came later; raises `BrokenLedger` where that is no chain.
+
+        A second look is taken first: between the two lists another, who leads no longer and does not know it, may have tidied.
+        """
+        try:
+            return await cls._read_all(api, archive, writer)
+        except BrokenLedger:
+            return await cls._read_all(api, archive, writer)
+
+    @classmethod
+    async def _read_all(cls, api: Api, archive: Archive | None, writer: str | None) -> Journal:
         snapshots = await read_shelf(api, EntryRole.SNAPSHOT)
         return cls(api, await read_shelf(api, EntryRole.ENTRY), snapshots, archive, writer)
 
@@ -95,10 +100,17 @@ class Journal:
         return self._head
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
-        """The entries behind number `after`, which must not lie before the snapshot that was begun from."""
-        if after < self._floor:
-            raise ValueError(f"entries up to {self._floor} are in the snapshot, those behind {after} were not read")
-        return iter(self._entries[after - self._floor :])
+        """The entries behind number `after` that were read at the start: to fold a state from, before the first append.
+
+        They are not kept any longer than that. A controller lives for months, and 512 leases at a time add up.
+        """
+        rows = [row for row in self._rows if row[0] > after]
+        if len(rows) != self._head.seq - after:
+            raise ValueError(
+                f"a journal holds what came behind its snapshot, until it appends; not what came behind {after}"
+            )
+        for seq, at, prev, sealed, body in rows:
+            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot whose digest is right and whose entry is in the chain, or None."""
@@ -118,7 +130,8 @@ class Journal:
             self.waiting_since = None
         entry = sealed.entry
         self._head = Head(seq=entry.seq, hash=entry.hash, at=entry.at)
-        self._entries.append(entry)
+        self._hashes[entry.seq] = entry.hash
+        self._rows.clear()
         return entry
 
     async def _commit(self, sealed: Sealed) -> None:
@@ -181,8 +194,7 @@ class Journal:
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot, and the one before it; one that is there already under its number stays."""
-        known = {self._floor: self._base_hash()} | {each.seq: each.hash for each in self._entries}
-        if known.get(snapshot.seq) != snapshot.hash:
+        if self._hashes.get(snapshot.seq) != snapshot.hash:
             raise ValueError(f"the snapshot of entry {snapshot.seq} does not belong to this ledger")
         first, *rest = specs_of_snapshot(snapshot, self.writer)
         await put_parts(self._api, rest)
@@ -194,12 +206,7 @@ class Journal:
         self._snapshots[snapshot.seq] = snapshot
         kept = sorted(self._snapshots)[-SNAPSHOTS_KEPT:]
         self._snapshots = {seq: self._snapshots[seq] for seq in kept}
-        self._entries = self._entries[kept[0] - self._floor :] if kept[0] > self._floor else self._entries
-        self._floor = max(self._floor, kept[0])
-
-    def _base_hash(self) -> str:
-        """The hash of the entry that the first one we hold follows."""
-        return self._entries[0].prev if self._entries else self._head.hash
+        self._hashes = {seq: sealed for seq, sealed in self._hashes.items() if seq >= kept[0]}
 
     async def tidy(self) -> Tidied:
         """Archive what lies before the older of the two snapshots, then remove it; also what dead writers left behind.

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
-GROUP = "rq.davidlangworthy.io"
+GROUP, VERSION = "rq.davidlangworthy.io", "v1"
+"""As in `model.objects`, which takes 80 ms to load, and whose reader of files nobody here needs."""
 
 
 class Resource(NamedTuple):
@@ -34,16 +35,15 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
-CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 ELECTION_LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
-BUDGETS = Resource(GROUP, "v1", "budgets", "Budget")
-RUNS = Resource(GROUP, "v1", "runs", "Run")
-RESERVATIONS = Resource(GROUP, "v1", "reservations", "Reservation")
-LEASES = Resource(GROUP, "v1", "leases", "Lease")
-OUTCOMES = Resource(GROUP, "v1", "resolveroutcomes", "ResolverOutcome", namespaced=False)
-LEDGER_ENTRIES = Resource(GROUP, "v1", "ledgerentries", "LedgerEntry", namespaced=False)
+BUDGETS = Resource(GROUP, VERSION, "budgets", "Budget")
+RUNS = Resource(GROUP, VERSION, "runs", "Run")
+RESERVATIONS = Resource(GROUP, VERSION, "reservations", "Reservation")
+LEASES = Resource(GROUP, VERSION, "leases", "Lease")
+OUTCOMES = Resource(GROUP, VERSION, "resolveroutcomes", "ResolverOutcome", namespaced=False)
+LEDGER_ENTRIES = Resource(GROUP, VERSION, "ledgerentries", "LedgerEntry", namespaced=False)
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):

@@ -28,8 +28,12 @@ BODY_MAX = 192 << 10
 _LETTER = {EntryRole.ENTRY: "e", EntryRole.SNAPSHOT: "s"}
 
 
-class Torn(Exception):  # noqa: N818 - it says what is wrong
-    """An object of the ledger is there, and not whole: a part is missing, or its bytes are others."""
+class BrokenLedger(Exception):  # noqa: N818 - it says what is wrong
+    """The entries on the server are no chain; nothing may be decided on them."""
+
+
+class Torn(BrokenLedger):
+    """An entry or a snapshot is there, and not whole: a part is missing."""
 
 
 class Filed(msgspec.Struct, frozen=True):
@@ -181,8 +185,10 @@ async def put_parts(api: Api, specs: list[LedgerEntrySpec]) -> None:
 
 
 async def remove(api: Api, objects: list[Filed]) -> None:
-    """Delete objects, many at once; those that are gone already are no matter."""
-    await _all(api.delete(LEDGER_ENTRIES, each.metadata.name, uid=each.metadata.uid) for each in objects)
+    """Delete objects, many at once; those that are gone already are no matter. Parts go last: nobody shall find them missing."""
+    for parts in (False, True):
+        chosen = [each.metadata for each in objects if bool(each.spec.part) is parts]
+        await _all(api.delete(LEDGER_ENTRIES, each.name, uid=each.uid) for each in chosen)
 
 
 async def _all(writes: Iterable[Coroutine[None, None, object]]) -> None:
