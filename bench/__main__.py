@@ -10,11 +10,19 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, link, loop, packing, restart
+from bench import admission, burst, cluster, link, loop, packing, restart
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
-MODULES = {"admission": admission, "packing": packing, "loop": loop, "burst": burst, "restart": restart, "link": link}
+MODULES = {
+    "admission": admission,
+    "packing": packing,
+    "loop": loop,
+    "burst": burst,
+    "restart": restart,
+    "link": link,
+    "cluster": cluster,
+}
 
 
 def main() -> int:
