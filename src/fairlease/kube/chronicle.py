@@ -65,8 +65,10 @@ class Chronicle:
         self._asked: dict[Key, tuple[RunSpec, int]] = {}
         self._open: dict[Key, dict[str, Lease]] = {}
         self._serial = 0
+        self._reading = True
         for entry in entries:
             self.follow(entry)
+        self._reading = False
         self._agree(state)
 
     def _agree(self, state: State) -> None:
@@ -114,7 +116,7 @@ class Chronicle:
     def _closed(self, event: ev.LeasesClosed, at: int) -> set[Key]:
         held = self._open.get(event.run, {})
         status = {"closed": True, "endTime": format_instant(at), "closureReason": closure_of(event)}
-        if not event.names:
+        if not event.names and self._reading:
             self._swept.setdefault(event.run, status)
         written = self.closed.setdefault(event.run, {})
         budgets = set()

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 ELECTION = "fairlease-controller"
 ANYWHERE = "0.0.0.0"  # noqa: S104 - kubelets and scrapers ask from outside the pod
+ELECTION_S = (12.0, 8.0, 1.0)
+"""Lease, renewal, retry: who dies is followed within 15 s at the latest, and that includes reading the ledger."""
+
 STOP_S = 20.0
 AGAIN_S = 2.0
 STUCK_S = 60.0
@@ -54,7 +57,10 @@ class Controller:
         self._api = api
         self.sight = Sight(api, settings.namespace)
         self.metrics = Metrics(State(), CLUSTER)
-        self._election = Election(api, settings.namespace, ELECTION, identity)
+        lease_s, renew_s, retry_s = ELECTION_S
+        self._election = Election(
+            api, settings.namespace, ELECTION, identity, lease_s=lease_s, renew_s=renew_s, retry_s=retry_s
+        )
         self._archive = None if settings.archive is None else Archive(settings.archive)
         self._term: Term | None = None
         self._journal: Journal | None = None

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 Gang = list["Lease"]
 _IN_THE_WAY = "a pod of this name is there that is not ours; delete it"
+TERMINATING = "NamespaceTerminating"
+
+NEVER, HARDLY = 2, 6
+"""Times that the server refuses a pod as invalid, or as forbidden (it may be just starting), before that is its last word."""
 
 
 class _Created(msgspec.Struct):
@@ -47,6 +51,8 @@ class Gangs:
     def __init__(self, api: Api, sight: Sight, state: State, settings: Settings, writer: Writer) -> None:
         self._api, self._sight, self._state, self._settings, self._writer = api, sight, state, settings, writer
         self._made, self._bound = sight.made_pods, sight.bound_pods
+        self.refusals: dict[Key, str] = {}
+        """What the API server said of pods that it does not take, by run."""
 
     # --- what is there ---------------------------------------------------------------------------------------------------
 
@@ -75,6 +81,18 @@ class Gangs:
             if lease.role is not Role.SPARE
         }
 
+    def refused(self, run: RunState) -> Lease | None:
+        """A lease whose pod the API server will not take, ever: its template is invalid, or forbidden by a policy or a quota."""
+        if not any(failed.of == run.key for failed in self._writer.failed.values()):
+            return None
+        for lease in run.held:
+            failed = self._writer.failed.get(Target(PODS.plural, _key(lease)))
+            enough = {HTTPStatus.UNPROCESSABLE_ENTITY: NEVER, HTTPStatus.FORBIDDEN: HARDLY}
+            if failed is not None and failed.times >= enough.get(HTTPStatus(failed.code or 500), failed.times + 1):
+                self.refusals[run.key] = f"the API server refuses pod {lease.name}: {failed.message}"
+                return lease
+        return None
+
     def _missing(self, gang: Gang) -> Gang:
         return [lease for lease in gang if self._pod(lease) is None and self._made.get(_key(lease)) is None]
 
@@ -92,6 +110,8 @@ class Gangs:
     def plan(self, name: Key, run: RunState | None, seen: OwnSeen | None, part: Part) -> None:
         """Make, bind and delete, one step at a time: what a step brought is seen when it is over."""
         pods = self._sight.pods_of_run.get(name, {})
+        if seen is None:
+            self.refusals.pop(name, None)
         for pod in list(pods.values()):
             lease = None if run is None else run.leases.get(pod.metadata.name)
             if lease is None or self._stale(lease, pod):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fairlease.engine import command as cmd
 from fairlease.engine.refusal import Refusal
 from fairlease.kube.policy import OWNER
-from fairlease.kube.seen import KILLED
+from fairlease.kube.seen import KILLED, NEVER_MADE
 from fairlease.model.amount import SECOND, parse_instant
 from fairlease.model.document import Findings
 from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_object
@@ -20,9 +20,10 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlease.kube.chronicle import Chronicle
+    from fairlease.kube.gangs import Gangs
     from fairlease.kube.seen import OwnSeen, PodSeen
     from fairlease.kube.sight import Sight
     from fairlease.ledger.live import RunState
@@ -96,7 +97,11 @@ class Observer:
     def runs(self, keys: Iterable[Key]) -> Iterator[cmd.AnyCommand]:
         """Runs that were submitted, changed or deleted; those that came together in the order in which they were made."""
         for each in sorted(keys, key=self._order):
-            yield from self._run(each, self._sight.runs.objects.get(each))
+            try:
+                yield from self._run(each, self._sight.runs.objects.get(each))
+            except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                message = f"it is of a shape that cannot be read: {error}"
+                self.refused[each] = Refusal(Reason.InvalidRequest, message, {})
 
     def _order(self, name: Key) -> tuple[str, Key]:
         seen = self._sight.runs.objects.get(name)
@@ -183,18 +188,21 @@ class Observer:
 
     # --- pods ------------------------------------------------------------------------------------------------------------
 
-    def reports(self, keys: Iterable[Key], taken: Callable[[RunState], set[str]]) -> Iterator[cmd.AnyCommand]:
-        """What the pods of running attempts say; `taken` tells of which leases the pods are gone that were there."""
+    def reports(self, keys: Iterable[Key], gangs: Gangs) -> Iterator[cmd.AnyCommand]:
+        """What the pods of running attempts say, and what becomes of pods that are missing."""
         for each in sorted(keys):
             run = self._state.runs.get(each)
             if run is not None and run.phase is Phase.RUNNING:
-                command = self._report(run, taken(run))
+                command = self._report(run, gangs)
                 if command is not None:
                     yield command
 
-    def _report(self, run: RunState, taken: set[str]) -> cmd.AnyCommand | None:
+    def _report(self, run: RunState, gangs: Gangs) -> cmd.AnyCommand | None:
         """The end of an attempt, where its pods tell one: all succeeded, or one failed or is gone."""
         pods = self._sight.pods_of_run.get(run.key, {})
+        refused, taken = gangs.refused(run), gangs.taken(run)
+        if refused is not None:
+            return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=refused.rank, exit_code=NEVER_MADE)
         active = [lease for lease in run.held if lease.rank >= 0]
         succeeded = 0
         for lease in active:

@@ -18,7 +18,7 @@ import msgspec
 from fairlease.kube import reports
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
-from fairlease.kube.gangs import Gangs
+from fairlease.kube.gangs import TERMINATING, Gangs
 from fairlease.kube.informer import Informer
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
@@ -74,7 +74,7 @@ class Projector:
         self._chronicle, self._observer = chronicle, observer
         self.writer = Writer(self._done, metrics, log)
         self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
-        self._crier = Crier(settings.identity)
+        self._crier = Crier(settings.identity, decider.state.config)
         self._made = sight.made
         self._told: dict[Target, View] = {}
         self.lost_leases: set[Key] = set()
@@ -104,6 +104,8 @@ class Projector:
         if part.what == TIDINGS_PART:
             return
         marks = self._sight.marks
+        if part.what == PODS_PART:
+            marks.reports.add(part.of)
         (marks.written_budgets if part.what == BUDGETS.plural else marks.written_runs).add(part.of)
         self._sight.wake.set()
 
@@ -118,11 +120,18 @@ class Projector:
         runs, marks.written_runs = marks.written_runs, set()
         budgets, marks.written_budgets = marks.written_budgets, set()
         for each in sorted(runs):
-            self._run(each, now)
-        for each in budgets:
-            self._budget(each, now)
+            self._guarded(RUNS, each, now, self._run)
+        for each in sorted(budgets):
+            self._guarded(BUDGETS, each, now, self._budget)
         for name, outcome in self._chronicle.outcomes.items():
             self._outcome(name, write(outcome))
+
+    def _guarded(self, what: Resource, name: Key, now: int, plan: Callable[[Key, int], None]) -> None:
+        """One object of a shape that nobody thought of must not keep all others from being written."""
+        try:
+            plan(name, now)
+        except Exception:  # noqa: BLE001 - see above
+            self.writer.fault(name, what.plural)
 
     # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -143,6 +152,7 @@ class Projector:
         self._told.pop(Target(RUNS.plural, name), None)
         if run is None:
             self._chronicle.forget(name)
+            self.writer.forget(name)
 
     def _status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> None:
         wanted = self._wanted_status(name, run, seen, now)
@@ -163,7 +173,8 @@ class Projector:
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
         final = self._chronicle.final[name]
-        return reports.ended_report(final.spec, final.submitted_at, final.ending, generation)
+        told = self.gangs.refusals.get(name, "")
+        return reports.ended_report(final.spec, final.submitted_at, final.ending, generation, told)
 
     def _final(self, name: Key, seen: OwnSeen) -> bool:
         """Whether it is known how a run ended; where its status says that it did, that is enough."""
@@ -357,12 +368,11 @@ class Projector:
         try:
             await self._api.create(what, body, namespace)
         except ApiError as error:
-            if not (error.already_exists or _TERMINATING in error.causes):
+            if not (error.already_exists or TERMINATING in error.causes):
                 raise
 
 
 _INVALID = 422
-_TERMINATING = "NamespaceTerminating"
 
 
 _FOLLOWED: dict[Resource, Callable[[Sight], Informer[Any]]] = {

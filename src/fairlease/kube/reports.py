@@ -41,9 +41,12 @@ def live_report(run: RunState, now: int, generation: int, problem: str, *, on_no
     return _of(view, generation)
 
 
-def ended_report(spec: RunSpec, submitted_at: int, ending: Ending, generation: int) -> View:
-    """How a run that is over ended."""
-    return _of(ended_status(spec, submitted_at, ending), generation)
+def ended_report(spec: RunSpec, submitted_at: int, ending: Ending, generation: int, told: str = "") -> View:
+    """How a run that is over ended; `told` is what the API server said, where it was the cause."""
+    view = ended_status(spec, submitted_at, ending)
+    if told:
+        view["message"] = "; ".join(part for part in (view.get("message"), told) if part)
+    return _of(view, generation)
 
 
 def refused_report(refusal: Refusal, now: int, generation: int) -> View:

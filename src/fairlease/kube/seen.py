@@ -13,6 +13,9 @@ from fairlease.model.objects import OUT_OF_SERVICE
 from fairlease.model.record import Key
 from fairlease.model.rules import gpu_quantity
 
+NEVER_MADE = 125
+"""What is told of a pod that the API server does not take: as of a container that could not be made."""
+
 KILLED = 137
 """What is told of a pod that went without an exit code: as of one that was killed."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
@@ -46,6 +47,7 @@ COMPARE_S = 180.0
 """How often everything is compared, marked or not."""
 
 AGAIN_S = 0.2
+LAST_S = 5.0
 SNAPSHOT_AGAIN_S = 30.0
 LINES_MAX = 50
 
@@ -105,6 +107,7 @@ class Term:
                 self._keep_snapshot()
                 if not self._sight.marks.news():
                     await self._sleep()
+            await self._last_snapshot()
         finally:
             await self.projector.writer.stop()
             for task in self._aside:
@@ -116,6 +119,7 @@ class Term:
         marks = self._sight.marks
         marks.nodes |= self._observer.lost_nodes()
         marks.runs |= self._observer.lost_runs()
+        marks.reports |= self.decider.state.runs.keys()
         marks.budgets |= {each for each in self.decider.state.budgets if each not in self._sight.budgets.objects}
         self.projector.mark_all()
         self.projector.look_for_lost()
@@ -151,7 +155,7 @@ class Term:
         reports, marks.reports = marks.reports, set()
         commands += observer.nodes(nodes)
         commands += observer.budgets(budgets)
-        commands += observer.reports(reports, self.projector.gangs.taken)
+        commands += observer.reports(reports, self.projector.gangs)
         runs, marks.runs = marks.runs, set()
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
@@ -251,6 +255,14 @@ class Term:
             due = self.decider.due_snapshot()
             if due is not None:
                 self._beside(self._save(due))
+
+    async def _last_snapshot(self) -> None:
+        """Who stops in order spares the next one the reading, if that is quickly done."""
+        due = self.decider.due_snapshot(force=True) if self.projector.settled else None
+        if due is not None:
+            with suppress(TimeoutError, ApiError, Unreachable):
+                async with asyncio.timeout(LAST_S):
+                    await self._journal.save_snapshot(due)
 
     async def _save(self, due: Snapshot) -> None:
         try:

@@ -13,6 +13,7 @@ from fairlease.kube.names import event_name
 from fairlease.kube.resource import BUDGETS, EVENTS, NODES, OUTCOMES, RUNS
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
+from fairlease.model.config import Config
 from fairlease.model.record import Key, key, split
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class Tiding(NamedTuple):
 class Crier:
     """Makes Events of entries."""
 
-    def __init__(self, reporter: str) -> None:
+    def __init__(self, reporter: str, config: Config) -> None:
         self._teller = Storyteller()
+        self._teller.tell(0, ev.Configured(config=config))
         self._reporter = reporter
 
     def tell(self, entry: Entry, uids: Mapping[Key, str]) -> Iterator[Tiding]:

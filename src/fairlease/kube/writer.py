@@ -26,6 +26,7 @@ ABREAST = 48
 """Requests under way at once; fewer than the connections of the pool, so that an append never waits for one."""
 
 FIRST_S, MOST_S = 0.5, 60.0
+WARN_S = 5.0
 BACKLOG_MAX = 20_000
 """Tidings that wait to be written; more are not worth writing, and the ledger has them all."""
 
@@ -55,9 +56,11 @@ class Target(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why an object could not be written, how often in a row, and when it is tried again (loop time)."""
+    """Whose object could not be written, why, how often in a row, and when it is tried again (loop time)."""
 
+    of: Key
     message: str
+    code: int
     times: int
     again_at: float
 
@@ -81,6 +84,7 @@ class Writer:
         self._parts: Counter[Part] = Counter()
         self._number = 0
         self._workers: list[asyncio.Task[None]] = []
+        self._warned: dict[str, tuple[float, int]] = {}
 
     def start(self) -> None:
         """Begin to work."""
@@ -141,21 +145,36 @@ class Writer:
         before = self.failed.get(job.target)
         times = 1 if before is None else before.times + 1
         wait_s = min(MOST_S, FIRST_S * 2 ** min(times - 1, 10))
-        self.failed[job.target] = Failed(str(error), times, loop.time() + wait_s)
+        code = error.code if isinstance(error, ApiError) else 0
+        self.failed[job.target] = Failed(job.part.of, str(error), code, times, loop.time() + wait_s)
         self._metrics.counters["writes_total"].labels(job.target.kind, "failed").inc()
-        self._log.warning(
-            "not written", kind=job.target.kind, name=job.target.name, error=str(error), times=times, again_s=wait_s
-        )
+        self._warn(job.target, str(error), times, loop.time())
         loop.call_later(wait_s, self._done, job.part)
 
-    def forget(self, target: Target) -> None:
-        """Nobody wants it written any more."""
-        self.failed.pop(target, None)
+    def _warn(self, target: Target, error: str, times: int, now: float) -> None:
+        """One line for each kind now and then: where a server goes away, a thousand writes fail alike."""
+        since, unsaid = self._warned.get(target.kind, (0.0, 0))
+        if now - since < WARN_S:
+            self._warned[target.kind] = (since, unsaid + 1)
+            return
+        self._warned[target.kind] = (now, 0)
+        self._log.warning("not written", kind=target.kind, name=target.name, error=error, times=times, others=unsaid)
+
+    def fault(self, of: Key, kind: str) -> None:
+        """What should be written could not even be said: our own fault, shown as if the server had refused it."""
+        self._log.exception("a fault of the controller", of=of)
+        now = asyncio.get_running_loop().time()
+        self.failed[Target(kind, of)] = Failed(of, "a fault of the controller; its log tells more", 0, 2, now + MOST_S)
+
+    def forget(self, of: Key) -> None:
+        """Nobody wants anything of it written any more."""
+        for target in [target for target, failed in self.failed.items() if failed.of == of]:
+            del self.failed[target]
 
     def problem(self, of: Key) -> str:
         """What cannot be written of a run, in a sentence; nothing where all can. Told after the second failure in a row."""
         for target, failed in self.failed.items():
-            if failed.times > 1 and target.name.startswith(of):
+            if failed.of == of and failed.times > 1:
                 return f"{target.kind} {target.name} cannot be written: {failed.message}"
         return ""
 
