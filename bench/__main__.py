@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, cluster, link, loop, packing, restart
+from bench import admission, burst, cluster, link, loop, packing, resolver, restart, swap, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
@@ -20,6 +20,9 @@ MODULES = {
     "loop": loop,
     "burst": burst,
     "restart": restart,
+    "resolver": resolver,
+    "swap": swap,
+    "trace": trace,
     "link": link,
     "cluster": cluster,
 }

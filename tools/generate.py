@@ -118,9 +118,11 @@ def _left_over(made: Iterable[str]) -> Iterator[str]:
 
 
 def main(args: list[str]) -> int:
-    stale = []
     made = {name: make() for name, make in PAGES.items()} | {f"config/{name}": text for name, text in files()}
-    stale += [f"{each} (nobody makes it)" for each in _left_over(made)]
+    stale = list(_left_over(made))
+    for name in stale if "--check" not in args else ():
+        (ROOT / name).unlink()
+        print(f"removed {name}")
     for name, text in made.items():
         path = ROOT / name
         if path.is_file() and path.read_text(encoding="utf-8") == text:

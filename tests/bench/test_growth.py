@@ -15,6 +15,7 @@ import pytest
 from bench.admission import Bench, Case
 from bench.loop import Load, Loop
 from bench.packing import full
+from bench.swap import filled
 from bench.synthetic import DOMAIN_NODES, asked, cluster, request, run_key
 
 from fairlease.engine import command as cmd
@@ -148,3 +149,19 @@ def test_the_clock_agrees_that_the_past_costs_nothing() -> None:
         if ratios[-1] <= 2:
             return
     pytest.fail(f"the same decision takes {min(ratios):.1f} times as long after 3,000 leases, five times over")
+
+
+def test_a_swap_costs_the_same_under_ten_times_as_many_leases() -> None:
+    few, many = (_swap(leases) for leases in (180, 1_800))
+    assert many <= 1.1 * few
+
+
+def _swap(leases: int) -> int:
+    scheduler = filled(leases)
+    run = next(iter(scheduler.state.runs.values()))
+
+    def fail() -> None:
+        with scheduler.what_if(scheduler.state.at + MINUTE, cmd.FailNode(run.held[0].node)) as decision:
+            assert Reason.Swap in {event.reason for event in decision.events if hasattr(event, "reason")}
+
+    return calls(fail)

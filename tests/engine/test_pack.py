@@ -140,9 +140,9 @@ def test_a_hole_of_4_and_4_is_no_room_until_one_node_is_free() -> None:
     world.end("x")
     world.end("y")
     world.submit("half", run("org", 4, 4))
-    assert world.submit("big", run("org", 16, 8)) == "NoRoom"
+    assert world.submit("big", run("org", 16, 8)) == "Reserved"
     world.end("z")
-    assert world.how("big") == "NoRoom"
+    assert world.how("big") == "Reserved"
     world.end("half")
     assert world.how("big") == "Running"
 
@@ -155,7 +155,7 @@ def test_a_full_node_that_lost_a_gpu_keeps_its_work_and_blocks_nobody() -> None:
     assert world.submit("new", run("org", 8, 8)) == "Running"
     assert world.nodes("new") == ["a1"]
     world.end("old")
-    assert world.submit("next", run("org", 1)) == "NoRoom"
+    assert world.submit("next", run("org", 1)) == "Reserved"
     world.write(node("a0"))
     assert world.how("next") == "Running"
 
@@ -180,6 +180,27 @@ def test_a_relabelled_node_moves_to_its_new_domain_with_its_work() -> None:
     world.write(node("b0", domain="A"))
     assert world.how("pair") == "Running"
     assert world.how("old") == "Running"
+
+
+def test_nodes_are_filled_in_the_order_of_their_names_however_they_came_and_went() -> None:
+    world = World(node("a10"), node("a2"), ORG)
+    world.submit("first", run("org", 8, 8))
+    world.write(node("a1"), node("a9"))
+    world.tick(cmd.RemoveNode("a10"))
+    world.write(node("a11"), node("a10"))
+    world.submit("all", run("org", 32, 8, group_gpus=32))
+    assert world.nodes("first") == ["a2"]
+    assert world.nodes("all") == ["a1", "a9", "a10", "a11"]
+
+
+def test_domains_are_filled_in_their_order_however_they_came_and_went() -> None:
+    world = World(node("x", domain="d10"), node("y", domain="d2"), ORG)
+    world.submit("first", run("org", 8, 8))
+    world.write(node("z", domain="d1"), node("x", domain="d3"))
+    world.end("first")
+    for number in range(3):
+        world.submit(f"r{number}", run("org", 8, 8))
+    assert [world.nodes(f"r{number}") for number in range(3)] == [["z"], ["y"], ["x"]]
 
 
 def test_other_label_keys_place_nodes_anew() -> None:

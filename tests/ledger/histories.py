@@ -9,7 +9,7 @@ from fairlease.ledger import event as ev
 from fairlease.model.budget import Lending
 from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.record import Key, key, split
-from fairlease.model.reservation import Cut, OutcomeSpec, Scope
+from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Funding, Runtime
 from fairlease.reason import Reason
 
@@ -27,6 +27,7 @@ class Sketch:
 
     def __init__(self) -> None:
         self.history = History()
+        self.free_riders: set[Key] = set()
         for name in NODES:
             self.history.node(a_node(name, gpus=GPUS))
         self.history.budget(a_budget(an_envelope("main"), an_envelope("extra")))
@@ -40,15 +41,17 @@ class Sketch:
         self.lost: set[tuple[Key, str]] = set()
 
     def free(self, role: Role) -> list[tuple[str, int]]:
-        """Slots that a lease of a role may take: a tenant also those of spares."""
-        taken = {
-            (each.node, slot)
+        """Slots that a lease of a role may take: those of spares if it is a tenant's, else those that nobody holds."""
+        held = [
+            (each.role, (each.node, slot))
             for leases in self.open.values()
             for each, _ in leases.values()
             for slot in each.slots
-            if role is not Role.BORROWED or each.role is not Role.SPARE
-        }
-        return [(node, slot) for node in NODES for slot in range(GPUS) if (node, slot) not in taken]
+        ]
+        spares = {place for kind, place in held if kind is Role.SPARE}
+        taken = {place for kind, place in held if role is not Role.BORROWED or kind is not Role.SPARE}
+        places = [(node, slot) for node in NODES for slot in range(GPUS) if (node, slot) not in taken]
+        return [place for place in places if role is not Role.BORROWED or place in spares]
 
     def close(self, run: Key, names: tuple[str, ...], reason: Reason, seed: str | None = None) -> None:
         self.history.closes(run, *names, reason=reason, seed=seed)
@@ -81,6 +84,8 @@ def _submit(draw: st.DrawFn, sketch: Sketch) -> None:
             runtime=Runtime(max_duration=draw(st.sampled_from([None, 10, 100]))),
         )
         sketch.history.submits(run, spec)
+        if spec.opportunistic:
+            sketch.free_riders.add(run)
         sketch.live[run], sketch.open[run] = 1, {}
 
 
@@ -91,7 +96,8 @@ def _open(draw: st.DrawFn, sketch: Sketch) -> None:
     attempt, cells = sketch.live[run], []
     payers = tuple(draw(st.permutations(PAYERS)))[: draw(st.integers(1, 3))]
     for _ in range(draw(st.integers(1, 2))):
-        role = draw(st.sampled_from([Role.ACTIVE, Role.ACTIVE, Role.SPARE, Role.BORROWED]))
+        last = Role.BORROWED if run in sketch.free_riders else Role.SPARE
+        role = draw(st.sampled_from([Role.ACTIVE, Role.ACTIVE, Role.SPARE, last]))
         node = draw(st.sampled_from(NODES))
         slots = [slot for name, slot in sketch.free(role) if name == node]
         if slots:
@@ -158,7 +164,7 @@ def _name_many(draw: st.DrawFn, sketch: Sketch) -> None:
     else:
         cut = Cut(run=some[-1], leases=(), reason=Reason.RandomPreempt, gpus=1)
         outcome = OutcomeSpec(
-            claim=some[0],
+            claim=RunRef.of(some[0]),
             at=0,
             scope=Scope(flavor="H100"),
             deficit_gpus=1,

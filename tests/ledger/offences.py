@@ -100,6 +100,14 @@ SLOTS = {
     "a tenant lies on an Active lease": Offence(
         lambda: running().submits("b").opens("b", cell("n1", 0, role=Role.BORROWED)), SLOT, "slots [0] of n1"
     ),
+    "a tenant lies where no spare is": Offence(
+        lambda: running().submits("b", a_run(opportunistic=True)).opens("b", cell("n2", 0, role=Role.BORROWED)),
+        SLOT, "slots of n2 that are no spare's",
+    ),
+    "a run with a claim to its GPUs borrows a spare": Offence(
+        lambda: running().opens("a", cell("n2", 0, role=Role.SPARE)).submits("b").opens("b", cell("n2", 0, role=Role.BORROWED)),
+        SLOT, "or is not opportunistic",
+    ),
     "one lease names a slot twice": Offence(
         lambda: running().opens("a", cell("n2", 1, 1), reason=Reason.Grow), SLOT, "names a slot of n2 twice"
     ),
@@ -170,6 +178,17 @@ PAYERS = {
 }  # fmt: skip
 
 TERMS = {
+    "a swap opens where nothing was lost": Offence(
+        lambda: running().opens("a", cell("n2", 0), reason=Reason.Swap), CAP, "group 0 lost no such pod with its node"
+    ),
+    "a swap opens more than was lost": Offence(
+        lambda: running().closes("a", reason=Reason.NodeFailure).opens("a", cell("n2", 0, 1, 2, 3, 4), reason=Reason.Swap),
+        CAP, "lost no such pod",
+    ),
+    "a swap opens in another group": Offence(
+        lambda: running().closes("a", reason=Reason.NodeFailure).opens("a", cell("n2", 0, group=1), reason=Reason.Swap),
+        CAP, "group 1 lost no such pod",
+    ),
     "the flavor is another": Offence(
         lambda: running().node(a_node("n3", labels={"gpu.flavor": "A100"})).opens("a", cell("n3", 0)), CAP, "n3 is A100"
     ),
@@ -288,9 +307,11 @@ SOUND: dict[str, Callable[[], History]] = {
     .closes("a", reason=Reason.NodeFailure).ends("a", phase=Phase.FAILED).after(5).node(a_node("n1")).submits("b")
     .opens("b", cell("n1", 0)),
     "a swap goes on with money whose Budget was removed": lambda: running().opens("a", cell("n2", 0, role=Role.SPARE))
-    .says(ev.BudgetRemoved(budget=BUDGET), ev.NodeFailed(node="n1")).closes("a").opens("a", cell("n2", 0), reason=Reason.Swap),
+    .says(ev.BudgetRemoved(budget=BUDGET), ev.NodeFailed(node="n1")).closes("a", reason=Reason.NodeFailure)
+    .opens("a", cell("n2", 0), reason=Reason.Swap),
     "a swap is no admission": lambda: running().opens("a", cell("n2", 0, role=Role.SPARE))
-    .budget(a_budget(an_envelope(concurrency=1))).closes("a").opens("a", cell("n2", 0, 1), reason=Reason.Swap),
+    .budget(a_budget(an_envelope(concurrency=1))).closes("a", reason=Reason.NodeFailure)
+    .opens("a", cell("n2", 0, 1), reason=Reason.Swap),
     "opportunistic work takes no concurrency": lambda: under(an_envelope(concurrency=4)).opens("a", cell("n1", *FOUR))
     .submits("b", a_run(opportunistic=True)).opens("b", cell("n2", *FOUR)),
     "a window that has not opened allows admission": lambda: under(

@@ -83,7 +83,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
         "reason": "Start",
     },
     "ResolverOutcome": {
-        "claim": "default/r",
+        "claim": {"namespace": "default", "name": "r"},
         "at": "2026-01-05T00:16:00Z",
         "scope": {"flavor": "H100", "location": {"region": "us"}},
         "deficitGPUs": 8,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from fairlease.model.document import Invalid
 from fairlease.sim.film import Film, play
 from fairlease.sim.scenario_file import read_scenario
 
@@ -35,9 +32,3 @@ def test_an_expectation_after_the_end_of_the_film_does_not_hold() -> None:
     shown = film("  until: 5m\n  expect: [{at: 10m, run: r, is: {phase: Completed}}]\n")
     assert [each["held"] for each in shown.expectations] == [False]
     assert "ends before" in shown.failures[0]["differences"][0]
-
-
-def test_a_film_that_shrinks_a_run_is_refused_before_it_begins() -> None:
-    text = WORLD + "  - {at: 1m, shrink: {run: r, to: 4}}\n"
-    with pytest.raises(Invalid, match="shrink"):
-        play(read_scenario(text, "ends.yaml"))

@@ -16,14 +16,8 @@ from fairlease.sim.scenario_file import load_scenario, read_scenario
 HERE = Path(__file__).parent.parent
 OURS = sorted((HERE / "scenarios").glob("*.yaml"))
 SHARED = Path(os.environ.get("FAIRLEASE_SHARED", HERE.parent.parent / "shared")) / "scenarios"
-LATER = (
-    "a-spare-takes-over-for-a-failed-node",
-    "an-elastic-run-grows-step-by-step-to-what-is-desired",
-    "elastic-width-gives-way-before-anyone-is-drawn-and-comes-back",
-)
-"""Of the contract's scenarios, those with swaps or growth."""
 
-CONTRACT = [path for path in sorted(SHARED.glob("*.yaml")) if path.stem not in LATER]
+CONTRACT = sorted(SHARED.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", OURS + CONTRACT, ids=lambda path: path.stem)

@@ -38,7 +38,7 @@ def audit_file(path: str) -> Answer:
     """Audit a file as it lies on the disk, byte by byte."""
     import msgspec
 
-    from fairlease.ledger.index_check import audit_store
+    from fairlease.ledger.audit_file import audit_store
     from fairlease.ledger.sqlite import SqliteStore
     from fairlease.ledger.sqlite_file import CannotOpen
 

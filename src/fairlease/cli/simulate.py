@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
 from fairlease.cli.output import emit, show_table
+from fairlease.cli.progress import progress_bar, wanted
 from fairlease.cli.session import Session
+from fairlease.cli.simulate_trace import play_trace, trace_options
 from fairlease.cli.verb import bare, verb
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _EXAMPLE = """
 fairlease simulate what-if.yaml
 fairlease simulate what-if.yaml --until 2d -o json
 fairlease simulate --random 7 --steps 500
+fairlease simulate --trace jobs.swf.gz --format swf --nodes 16x8 --budgets fair --html report.html
 """
 
 
@@ -29,18 +30,28 @@ fairlease simulate --random 7 --steps 500
 @click.option("--until", metavar="T", help="Stop at this offset from the start, such as 90m, whatever the file says.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="No file: a random world and a life in it.")
 @click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="How long a random life is.")
+@trace_options
 @click.option("--progress/--no-progress", default=None, help="A bar on stderr; by default on a terminal only.")
 def command(
-    session: Session, file: str | None, until: str | None, seed: int | None, steps: int, progress: bool | None
+    session: Session,
+    file: str | None,
+    until: str | None,
+    seed: int | None,
+    steps: int,
+    progress: bool | None,
+    **trace: Any,  # noqa: ANN401 - the options that belong to --trace, as they were given
 ) -> None:
     """Play a scenario in virtual time.
 
     Exits 0 when every expectation held and the audit passed, 1 when not, 2 when the file is no scenario.
     With --random, an auditor that shares no code with the engine looks at every tick; the seed is the bug report.
+    With --trace, the jobs of a public trace are asked for at their times, and a report tells how they fared.
     """
-    if (file is None) == (seed is None):
-        raise click.UsageError("give either a scenario FILE or --random SEED")
-    bar = sys.stderr.isatty() if progress is None else progress and sys.stderr.isatty()
+    if sum(each is not None for each in (file, seed, trace["trace"])) != 1:
+        raise click.UsageError("give one of a scenario FILE, --random SEED and --trace FILE")
+    bar = wanted(progress)
+    if play_trace(session, trace, bar=bar):
+        return
     if seed is not None:
         _play_random(session, seed, steps, bar=bar)
     else:
@@ -61,7 +72,7 @@ def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> 
     calm_collector()
     try:
         scenario = load_scenario(file)
-        with _bar(len(scenario.steps), shown=bar) as advance:
+        with progress_bar(len(scenario.steps), shown=bar) as advance:
             film = play(scenario, end, lambda taken, _steps: advance(taken))
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
@@ -79,7 +90,7 @@ def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> 
 def _play_random(session: Session, seed: int, steps: int, *, bar: bool) -> None:
     from fairlease.sim.trial import run_random
 
-    with _bar(steps, shown=bar) as advance:
+    with progress_bar(steps, shown=bar) as advance:
         report = run_random(seed, steps, advance)
     if session.output == "text":
         click.echo(str(report))
@@ -133,13 +144,3 @@ def _failures(film: Film) -> Iterator[str]:
             yield f"    {line['at']}  {line['reason']}: {line['message']}"
     for finding in [*film.report.findings, *film.world.faults]:
         yield f"\naudit: {finding}"
-
-
-@contextmanager
-def _bar(length: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, silence in a pipe."""
-    if not shown or length == 0:
-        yield lambda _done: None
-        return
-    with click.progressbar(length=length, file=sys.stderr) as bar:
-        yield lambda done: bar.update(done - bar.pos)

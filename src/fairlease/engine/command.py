@@ -83,6 +83,13 @@ class PodFailed(Command, frozen=True):
     exit_code: int = 1
 
 
+class Resize(Command, frozen=True):
+    """Set the width that an elastic run would like to have, for good; what is too much is released at once."""
+
+    run: Key
+    desired: int
+
+
 class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
@@ -98,5 +105,6 @@ AnyCommand = (
     | Cancel
     | WorkEnded
     | PodFailed
+    | Resize
     | TimePassed
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from fairlease.engine.family import Entry, Family, Place
-from fairlease.model.lease import Fund, Payer
+from fairlease.engine.family import Entry, Family
+from fairlease.model.lease import Fund
 from fairlease.model.record import Key
 from fairlease.model.run import LocationPolicy
 from fairlease.reason import COVER_CAUSES, Reason
@@ -30,13 +30,15 @@ PLENTY = 1 << 62
 """More pods than any cluster has: no bound."""
 
 _RANK = {reason: rank for rank, reason in enumerate(COVER_CAUSES)}
-_BORROWED_PLACES = (Place.SPONSOR, Place.ANCESTOR, Place.COUSIN)
 
 
 class Offer:
-    """What one envelope could pay for this run: on which nodes, and why not (`refusal`), before amounts are looked at."""
+    """What one envelope could pay for this run: on which nodes, and why not (`refusal`), before amounts are looked at.
 
-    __slots__ = ("account", "fund", "inside", "mask", "payer", "per_gpu", "place", "refusal")
+    `room` is what a purse that has taken nothing yet says of it: asked once, as plans for several widths begin with it.
+    """
+
+    __slots__ = ("account", "fund", "inside", "mask", "payer", "per_gpu", "place", "refusal", "room")
 
     def __init__(self, entry: Entry, mask: int, per_gpu: int, refusal: Reason | None, *, inside: bool) -> None:
         self.place = entry.place
@@ -46,8 +48,8 @@ class Offer:
         self.per_gpu = per_gpu
         self.refusal = refusal
         self.inside = inside
-        budget, name = entry.account.id
-        self.payer = Payer(budget=Key(budget), envelope=name, owner=entry.account.owner, fund=entry.fund)
+        self.payer = entry.payer
+        self.room: tuple[int, Reason] | None = None
 
 
 def offers(state: State, family: Family, run: RunState, now: int) -> list[Offer]:
@@ -58,11 +60,10 @@ def offers(state: State, family: Family, run: RunState, now: int) -> list[Offer]
     location = spec.locality.location
     here = pool.nodes_matching(location) if pool is not None and location else everywhere
     elsewhere = spec.locality.location_policy is LocationPolicy.PREFER and bool(location)
-    order = [entry for entry in family.order(run.signature) if not entry.withheld]
-    kin = [entry for entry in order if entry.place not in _BORROWED_PLACES]
+    kin, lenders = family.turns(run.signature)
     areas = [(here, True)] + ([(everywhere & ~here, False)] if elsewhere else [])
     asked = [(entry, mask, inside) for mask, inside in areas for entry in kin]
-    asked += [(entry, mask, inside) for entry in order if entry.place in _BORROWED_PLACES for mask, inside in areas]
+    asked += [(entry, mask, inside) for entry in lenders for mask, inside in areas]
     return [_offer(state, pool, spec, now, each) for each in asked]
 
 
@@ -95,6 +96,8 @@ def lends_to(account: Account, borrower: str) -> bool:
 class Purse:
     """What one plan takes from whom. `room` says how many pods more, and what would stop the next one."""
 
+    __slots__ = ("free_ride", "lent", "may_borrow", "now", "per_gpu", "size", "state", "taken")
+
     def __init__(self, state: State, run: RunState, now: int) -> None:
         self.state = state
         self.now = now
@@ -123,6 +126,13 @@ class Purse:
         """Whole pods it could still pay for, and the question at which the next pod fails."""
         if offer.refusal is not None:
             return 0, offer.refusal
+        if self.taken:
+            return self._room(offer)
+        if offer.room is None:
+            offer.room = self._room(offer)
+        return offer.room
+
+    def _room(self, offer: Offer) -> tuple[int, Reason]:
         least, why = PLENTY, Reason.Covered
         for gpus, reason in self._bounds(offer):
             pods = max(gpus // self.size, 0)

@@ -9,7 +9,8 @@ I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
     3  standing           units lose or regain their cover
     4  drains             overdrawn work under Drain whose grace is over ends
     5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one
-    6  latest starts      runs that could not start in time fail
+    6  growth             elastic runs widen by a step, where their cooldown is over or something could have helped
+    7  latest starts      runs that could not start in time fail
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import lifecycle, reserve, standing
-from fairlease.engine.command import AnyCommand, TimePassed
+from fairlease.engine import grow, lifecycle, opportune, reserve, standing, swap
+from fairlease.engine.command import AnyCommand, FailNode, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
+from fairlease.engine.outlook import Horizon
 from fairlease.engine.pack import could_fit, need_of
-from fairlease.engine.plan import Planner, bind, least_width
+from fairlease.engine.plan import Planner, bind, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
@@ -34,7 +36,6 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from sortedcontainers import SortedDict
 
-    from fairlease.engine.plan import Plan
     from fairlease.engine.resolve import Resolution
     from fairlease.ledger.account import Account
     from fairlease.ledger.live import RunState
@@ -63,8 +64,10 @@ class Decision(NamedTuple):
 
 
 class Woken(NamedTuple):
-    """What to try again: shapes to be looked at in any case, lines to be looked at while there is room for their footprint, and
-    runs whose reservations fell due or lost a node."""
+    """What to try again: shapes in any case, lines while there is room for their footprint, and the very runs in `due`.
+
+    Those are the runs whose reservations fell due, or lost a node.
+    """
 
     shapes: list[Shape]
     lines: list[SortedDict[int, Shape]]
@@ -85,6 +88,9 @@ class Engine:
         self.tries: list[Try] = []
         self.due: list[RunState] = []
         self.beacon = ""
+        self.horizon = Horizon()
+        self.fallen: dict[str, bool] = {}
+        self.notice = grow.Notice()
         self._family: Family | None = None
 
     @property
@@ -97,8 +103,9 @@ class Engine:
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
         self.now = max(now, self.state.at)
-        self.events, self.tries, self.due = [], [], []
+        self.events, self.tries, self.due, self.fallen, self.notice = [], [], [], {}, grow.Notice()
         answers = tuple(self._obey(command) for command in commands)
+        swap.recover(self)
         self.settle()
         return Decision(tuple(self.events), answers, tuple(self.tries))
 
@@ -108,6 +115,11 @@ class Engine:
         self.events.append(event)
 
     def _obey(self, command: AnyCommand) -> Refusal | None:
+        """Nodes that fail one after the other, in one tick, fail together: what follows is decided when the last is known."""
+        if self.fallen and not (
+            isinstance(command, FailNode | RemoveNode | SetNode) and _node_of(command) not in self.fallen
+        ):
+            swap.recover(self)
         if isinstance(command, TimePassed):
             self._pass_time()
             return None
@@ -128,6 +140,9 @@ class Engine:
                 self._turn(due, *subject)
             elif due is Due.RESERVATION:
                 self._activate(state.runs[Key(subject[0])])
+            elif due is Due.GROW:
+                self.notice.ripe.add(Key(subject[0]))
+        swap.recover(self)
         self.settle()
         for due, subject in state.timers.due(self.now):
             if due is Due.LATEST_START and Key(subject[0]) in state.runs:
@@ -148,7 +163,7 @@ class Engine:
         reserve.settle(self, run, ReservationState.ACTIVE, Reason.Due)
         self.due.append(run)
 
-    # --- 3 to 5 --------------------------------------------------------------------------------------------------------
+    # --- 3 to 6 --------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Follow every change to its end. Ends because starting only takes, and what it frees by cutting is finite."""
@@ -157,10 +172,12 @@ class Engine:
             self._restand()
             if self._drain():
                 continue
+            self.notice.take(self)
             woken = self._woken()
-            if not (woken.shapes or woken.lines or woken.due):
-                return
-            self._try_in_order(woken)
+            if woken.shapes or woken.lines or woken.due:
+                self._try_in_order(woken)
+            if not state.dirty:
+                grow.settle(self)
             if not state.dirty:
                 return
 
@@ -188,6 +205,7 @@ class Engine:
         for unit in sorted(known):
             if unit not in found:
                 self.emit(ev.CoverRegained(run=Key(unit[0]), budget=Key(unit[1]), envelope=unit[2], group=unit[3]))
+                self.notice.regained.add(Key(unit[0]))
         for unit, reason in found.items():
             ends = standing.grace_end(state, unit, self.now)
             before = state.overdrawn.get(unit, -1)
@@ -234,9 +252,9 @@ class Engine:
 
     def _room_for(self, shape: Shape) -> bool:
         """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
-        if self.state.opportunistic or self.state.overdrawn:
-            return True
         spec = shape.sample
+        if self.state.hosts if spec.opportunistic else self.state.opportunistic or self.state.overdrawn:
+            return True
         pool = self.state.capacity.pools.get(spec.resources.gpu_type)
         return pool is None or could_fit(pool, need_of(spec, least_width(spec)))
 
@@ -244,7 +262,9 @@ class Engine:
         """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
         shapes, lines, refused = self.state.queue.shapes, woken.lines, set[bytes]()
         heap = [(shape.orders[0], shape.key, FIRST) for shape in woken.shapes]
-        heap += [(order, shape.key, number) for number, line in enumerate(lines) for order, shape in line.items()[:1]]
+        for number, line in enumerate(lines):
+            order, shape = line.peekitem(0)
+            heap.append((order, shape.key, number))
         heap += [(run.order, run.shape, EXACT) for run in woken.due]
         heapify(heap)
         while heap:
@@ -260,8 +280,10 @@ class Engine:
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
-                after = lines[number].bisect_right(order)
-                for place, following in lines[number].items()[after : after + 1]:
+                line = lines[number]
+                after = line.bisect_right(order)
+                if after < len(line):
+                    place, following = line.peekitem(after)
                     heappush(heap, (place, following.key, number))
 
     def _start(self, run: RunState) -> Refusal | None:
@@ -275,15 +297,19 @@ class Engine:
         if refusal is not None:
             return refusal
         plan = planner.widest()
-        if plan is None or plan.width < run.spec.resources.total_gpus:
+        asked = widths(run.spec)[-1]
+        if plan is None or plan.width < asked:
             resolution = self._resolve(run, 0 if plan is None else plan.width)
             if resolution is not None:
                 lifecycle.cut(self, resolution)
                 plan = Planner(self.state, self.family, run, self.now).widest(resolution.pods_max)
                 assert plan is not None, "nobody is cut before it is verified that the claim then starts"
-        if plan is None:
+        opened = None if plan is None else bind(run, plan, Reason.Start)
+        if run.spec.opportunistic and self.state.hosts and (plan is None or plan.width < asked):
+            opened = opportune.start_on_spares(self, run, 0 if plan is None else plan.width) or opened
+        if opened is None:
             return self._wait_for_room(run, planner)
-        self._open(run, plan)
+        self._open(run, opened)
         return None
 
     def _resolve(self, run: RunState, width: int) -> Resolution | None:
@@ -293,9 +319,8 @@ class Engine:
             return None
         return resolve(self.state, self.family, run, self.now, width, due=due, beacon=self.beacon)
 
-    def _open(self, run: RunState, plan: Plan) -> None:
+    def _open(self, run: RunState, opened: ev.LeasesOpened) -> None:
         reserve.settle(self, run, ReservationState.RELEASED, Reason.Start)
-        opened = bind(run, plan, Reason.Start)
         self.emit(opened)
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
         for other in reserve.displaced(self, opened) if self.state.holds else ():
@@ -338,3 +363,7 @@ class Engine:
             reserve.settle(self, run, ReservationState.FAILED, reason, reason.remedy)
         elif run.hold is not None or reason is Reason.WindowClosed:
             reserve.await_money(self, run, reason)
+
+
+def _node_of(command: FailNode | RemoveNode | SetNode) -> str:
+    return command.node.name if isinstance(command, SetNode) else command.node

@@ -10,7 +10,7 @@ import enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.model.budget import Sharing, default_parents
-from fairlease.model.lease import Fund
+from fairlease.model.lease import Fund, Payer
 from fairlease.model.record import Key, split
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Entry(NamedTuple):
     fund: Fund
     account: Account
     withheld: bool
+    payer: Payer
 
 
 class Family:
@@ -70,6 +71,7 @@ class Family:
                 self._children.setdefault(parent, set()).add(owner)
         self._orders: dict[Signature, list[Entry]] = {}
         self._asked: dict[Signature, frozenset[tuple[str, str]]] = {}
+        self._turns: dict[Signature, tuple[list[Entry], list[Entry]]] = {}
 
     def parents(self, owner: str) -> set[str]:
         """An owner's parents; one without a Budget has those its path names."""
@@ -97,6 +99,15 @@ class Family:
             self._orders[signature] = self._walk(signature)
         return self._orders[signature]
 
+    def turns(self, signature: Signature) -> tuple[list[Entry], list[Entry]]:
+        """Those of `order` that may pay: the family, and those that lend."""
+        found = self._turns.get(signature)
+        if found is None:
+            open_handed = [entry for entry in self.order(signature) if not entry.withheld]
+            kin = [entry for entry in open_handed if entry.fund is not Fund.BORROWED]
+            found = self._turns[signature] = kin, [entry for entry in open_handed if entry.fund is Fund.BORROWED]
+        return found
+
     def _walk(self, signature: Signature) -> list[Entry]:
         owner, may_borrow, sponsors = signature
         parents = self.parents(owner)
@@ -121,7 +132,8 @@ class Family:
                     assert account.envelope is not None, "an envelope of a Budget has its terms on its books"
                     withheld = fund is Fund.SHARED and account.envelope.sharing is Sharing.NONE
                     if account.id not in seen:
-                        entries.append(Entry(place, fund, account, withheld))
+                        payer = Payer(budget=budget, envelope=name, owner=account.owner, fund=fund)
+                        entries.append(Entry(place, fund, account, withheld, payer))
                         if not withheld:
                             seen.add(account.id)
         return entries

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine import reserve
-from fairlease.engine.elastic import shed
+from fairlease.engine.elastic import group_widths, nearest_widths, release, shed
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.record import Key, key, short, split
@@ -82,6 +82,30 @@ def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
     return None
 
 
+def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
+    run = engine.state.runs.get(command.run)
+    if run is None:
+        if command.run in engine.state.ended:
+            return _refuse(Reason.Terminal, f"{short(command.run)} has ended already")
+        return _refuse(Reason.NotFound, f"there is no run {short(command.run)}")
+    elastic, wanted = run.spec.malleable, command.desired
+    if elastic is None:
+        total = run.spec.resources.total_gpus
+        return _refuse(Reason.InvalidRequest, f"{short(run.key)} is rigid: it is {total} GPUs wide or does not run")
+    if wanted not in elastic.grid:
+        nearest = " and ".join(str(width) for width in nearest_widths(elastic, wanted))
+        told = f"{wanted} GPUs are not on the step grid of {short(run.key)}; nearest: {nearest}"
+        return _refuse(Reason.InvalidRequest, told)
+    if wanted != elastic.desired:
+        engine.emit(ev.DesiredSet(run=run.key, gpus=wanted))
+    if run.width > wanted:
+        going = release(run, group_widths(run), wanted) or frozenset()
+        names = tuple(lease.name for lease in run.held if lease.group in going)
+        if names:
+            engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=Reason.Shrink))
+    return None
+
+
 # --- reports ---------------------------------------------------------------------------------------------------------------
 
 
@@ -135,7 +159,7 @@ def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
     if command.node not in engine.state.capacity.nodes:
         return _refuse(Reason.NotFound, f"there is no node {command.node}")
     fail_node(engine, command.node)
-    engine.emit(ev.NodeRemoved(node=command.node))
+    engine.fallen[command.node] = True
     return None
 
 
@@ -143,22 +167,15 @@ def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
 
 
 def fail_node(engine: Engine, name: str) -> None:
-    """A node counts as failed: what it held closes NodeFailure, and the runs that lost an active pod end their attempt."""
+    """A node counts as failed. What follows is `swap.recover`'s, once all that fail at this moment are known."""
     engine.emit(ev.NodeFailed(node=name))
-    state = engine.state.capacity.nodes[name]
-    lost: dict[Key, list[str]] = {}
-    hurt: set[Key] = set()
-    for _, lease in sorted(state.leases.items()):
-        lost.setdefault(lease.run, []).append(lease.name)
-        if lease.rank >= 0:
-            hurt.add(lease.run)
-    for run_key, names in lost.items():
-        engine.emit(ev.LeasesClosed(run=run_key, names=tuple(names), reason=Reason.NodeFailure))
-        run = engine.state.runs[run_key]
-        if run_key in hurt:
-            if run.leases:
-                engine.emit(ev.LeasesClosed(run=run_key, reason=Reason.Fail))
-            preempt(engine, run, Reason.NodeFailure, f"node {name} failed")
+    engine.fallen.setdefault(name, False)
+
+
+def give_way_to_spare(engine: Engine, tenant: RunState, run: RunState) -> None:
+    """Opportunistic work lies on a spare that is needed: its attempt is over, at once and whole."""
+    engine.emit(ev.LeasesClosed(run=tenant.key, reason=Reason.ReclaimedBySpare))
+    preempt(engine, tenant, Reason.ReclaimedBySpare, f"a spare of {short(run.key)} was needed")
 
 
 def time_limit(engine: Engine, name: Key) -> None:
@@ -245,4 +262,5 @@ HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {
     cmd.Cancel: _cancel,
     cmd.WorkEnded: _work_ended,
     cmd.PodFailed: _pod_failed,
+    cmd.Resize: _resize,
 }

@@ -22,14 +22,14 @@ _SPAN = 1 << 64
 
 
 def conflict_digest(tokens: Iterable[Token]) -> str:
-    """SHA-256 over one line per token, in order of owner and run: owner, run, attempt, GPUs, separated by tabs."""
-    lines = "".join(f"{each.owner}\t{each.run}\t{each.attempt}\t{each.gpus}\n" for each in in_order(tokens))
+    """SHA-256 over one line per token of a list in order: owner, run, attempt, GPUs, separated by tabs."""
+    lines = "".join([f"{each.owner}\t{each.run}\t{each.attempt}\t{each.gpus}\n" for each in tokens])
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def in_order(tokens: Iterable[Token]) -> list[Token]:
-    """Tokens as the record lists them."""
-    return sorted(tokens, key=lambda each: (each.owner.encode(), each.run.encode()))
+    """Tokens as the record lists them: by owner, then by run (code points sort as the bytes of UTF-8 do)."""
+    return sorted(tokens, key=lambda each: (each.owner, each.run))
 
 
 def seed_of(reservation: str, at: int, digest: str, previous: str, beacon: str) -> str:
@@ -57,10 +57,10 @@ class Counter:
 
 
 def draws(seed: str, tokens: Iterable[Token]) -> Iterator[Token]:
-    """Tokens in the order in which they are drawn, until none is left."""
+    """The tokens of a list in order, as they are drawn, until none is left."""
     counter = Counter(seed)
     owners: dict[str, list[Token]] = {}
-    for token in in_order(tokens):
+    for token in tokens:
         owners.setdefault(token.owner, []).append(token)
     names = list(owners)
     while names:

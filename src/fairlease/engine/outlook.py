@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.elastic import steps
-from fairlease.ledger.capacity import bits_of
+from fairlease.ledger.capacity import bits_of, slots_of
+from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 
-NEVER = 1 << 62
-"""Later than any date."""
+EVER, NEVER = 0, 1 << 62
+"""Earlier and later than any date."""
+
+REMEMBERED_MAX = 65_536
+"""Nodes that a horizon remembers."""
 
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
@@ -50,26 +54,71 @@ class Terms(NamedTuple):
     guess: bool
 
 
+class Horizon:
+    """What the newest claim sees, kept from tick to tick while nothing changed: by domain, size of a pod, and with guesses or not.
+
+    Only where no cuts count, whose dates move with the clock. All else is a time that stands until its node changes, or until a
+    guess is proved wrong; so what is remembered is what would be computed anew.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Domain, int, bool], tuple[int, int, list[Pod]]] = {}
+        self._slots: dict[tuple[NodeState, bool], tuple[int, int, list[tuple[int, int, int]]]] = {}
+        self._budgets = 0
+
+    def pods(self, outlook: Outlook, domain: Domain, size: int) -> list[Pod]:
+        """As `Outlook.pods`, for a whole domain."""
+        if self._budgets != outlook.state.budgets_version or len(self._slots) > REMEMBERED_MAX:
+            self._known.clear()
+            self._slots.clear()
+            self._budgets = outlook.state.budgets_version
+        key = (domain, size, outlook.terms.guess)
+        version, wrong_at, found = self._known.get(key, (-1, 0, []))
+        if version != domain.version or wrong_at <= outlook.now:
+            found = [pod for node in domain.nodes.values() for pod in outlook.cut(node, self._of(outlook, node), size)]
+            found.sort(key=lambda pod: (pod.ready, pod.node.order))
+            wrong_at = min((self._slots[node, key[2]][1] for node in domain.nodes.values()), default=NEVER)
+            self._known[key] = (domain.version, wrong_at, found)
+        return found
+
+    def _of(self, outlook: Outlook, node: NodeState) -> list[tuple[int, int, int]]:
+        key = (node, outlook.terms.guess)
+        version, wrong_at, slots = self._slots.get(key, (-1, 0, []))
+        if version != node.version or wrong_at <= outlook.now:
+            slots = sorted(outlook.slots(node))
+            wrong_at = min((when for when, how, _ in slots if how == GUESSED), default=NEVER)
+            self._slots[key] = (node.version, wrong_at, slots)
+        return slots
+
+
 class Outlook:
     """What one claim sees of a pool, on the nodes of `mask`."""
 
-    def __init__(self, state: State, claim: RunState, now: int, terms: Terms) -> None:
+    def __init__(self, state: State, claim: RunState, now: int, terms: Terms, horizon: Horizon | None = None) -> None:
+        newest = claim.hold is None and not claim.displaced_by and claim.order + 1 == state.orders
+        self.horizon = horizon if newest and terms.cut_at is None and not state.overdrawn else None
         self.state = state
         self.claim = claim
         self.now = now
         self.terms = terms
         self._runs: dict[str, tuple[Ready, frozenset[int]]] = {}
+        self._leases: dict[tuple[str, Role, int, int], Ready] = {}
+        self._afters: dict[str, Ready] = {}
 
     def pods(self, domain: Domain, mask: int, size: int) -> list[Pod]:
         """Room for pods of `size` GPUs in a domain, the earliest first."""
-        found = [pod for node in domain.nodes.values() if node.bit & mask for pod in self._on(node, size)]
+        if self.horizon is not None and domain.mask & mask == domain.mask:
+            return self.horizon.pods(self, domain, size)
+        inside = [node for node in domain.nodes.values() if node.bit & mask]
+        found = [pod for node in inside for pod in self.cut(node, sorted(self.slots(node)), size)]
         found.sort(key=lambda pod: (pod.ready, pod.node.order))
         return found
 
-    def _on(self, node: NodeState, size: int) -> Iterator[Pod]:
+    @staticmethod
+    def cut(node: NodeState, slots: list[tuple[int, int, int]], size: int) -> Iterator[Pod]:
+        """Pods of `size` GPUs, out of a node's slots in the order in which they come free."""
         if node.barred:
             return
-        slots = sorted(self._slots(node))
         for first in range(0, len(slots) - size + 1, size):
             chosen = slots[first : first + size]
             last = chosen[-1]
@@ -77,32 +126,37 @@ class Outlook:
                 return
             yield Pod((last[0], max(each[1] for each in chosen)), node, sum(1 << each[2] for each in chosen))
 
-    def _slots(self, node: NodeState) -> list[tuple[int, int, int]]:
-        """(when, how, slot) for each slot of a node."""
-        free = node.free
-        found = {slot: (self.now, FREE) for slot in range(node.peak) if free >> slot & 1}
+    def slots(self, node: NodeState) -> list[tuple[int, int, int]]:
+        """(when, how, slot) for each slot of a node; what is free now has been so since ever."""
+        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
         for lease in node.leases.values():
-            if lease.role is not Role.BORROWED:
-                ready = self._lease(lease)
-                found.update((slot, ready) for slot in lease.slots)
+            when, how = self._lease(lease)
+            tenant = lease.role is Role.BORROWED
+            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
         for run, slots in node.liens.items():
             other = self.state.holds[run]
             if other is not self.claim and other.order < self.claim.order:
-                after = self._after(other)
-                for slot, ready in found.items():
-                    if slots >> slot & 1 and ready < after:
-                        found[slot] = after
-        return [(when, how, slot) for slot, (when, how) in found.items()]
+                when, how = self._after(other)
+                found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
+        return found
 
     def _lease(self, lease: Lease) -> Ready:
+        """When a lease gives its slots back; alike for all leases of a run that only their role, payer and group tell apart."""
+        known = (lease.run, lease.role, id(lease.payer), lease.group)
+        found = self._leases.get(known)
+        if found is None:
+            found = self._leases[known] = self._find(lease)
+        return found
+
+    def _find(self, lease: Lease) -> Ready:
         run = self.state.runs[lease.run]
         if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
-            return self.now, FREE
+            return EVER, FREE
         whole, elastic = self._run(run)
         terms = self.state.account(lease.payer.budget, lease.payer.envelope).envelope
         best = whole
         if terms is not None and terms.end is not None:
-            best = min(best, (max(terms.end, self.now), BY_FACT))
+            best = min(best, (terms.end, BY_FACT))
         cut_at = self.terms.cut_at
         if cut_at is not None and run.key not in self.claim.displaced_by:
             if lease.role is Role.SPARE:
@@ -123,25 +177,31 @@ class Outlook:
     def _end(self, run: RunState, start: int) -> Ready:
         options = [(NEVER, GUESSED)]
         if run.deadline is not None:
-            options.append((max(run.deadline, self.now), BY_FACT))
+            options.append((run.deadline, BY_FACT))
         if self.terms.cut_at is not None and run.key not in self.claim.displaced_by:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:
-            options.append((predict.end_of(self.state, run, self.now), GUESSED))
+            options.append((predict.end_of(run, self.now), GUESSED))
         return min(options)
 
     def _after(self, other: RunState) -> Ready:
         """When a run that asked earlier, and has a lien, gives its slots back."""
+        found = self._afters.get(other.key)
+        if found is None:
+            found = self._afters[other.key] = self._find_after(other)
+        return found
+
+    def _find_after(self, other: RunState) -> Ready:
         hold = other.hold
         assert hold is not None, "a lien belongs to a reservation in force"
-        start, limit = max(hold.earliest_start, self.now), other.spec.runtime.max_duration
+        start, limit = hold.earliest_start, other.spec.runtime.max_duration
         options = [(NEVER, GUESSED)]
         if limit is not None:
             options.append((start + limit, BY_FACT))
         if self.terms.cut_at is not None:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:
-            options.append((start + predict.duration_of(self.state, other), GUESSED))
+            options.append((start + predict.duration_of(other), GUESSED))
         return min(options)
 
 
@@ -154,13 +214,20 @@ class Fit(NamedTuple):
 
 
 def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
-    """When and where it would fit first; None where it would not at any time."""
-    by_domain = []
-    for domain in sorted(pool.domains.values(), key=lambda each: each.order):
-        if domain.mask & mask:
-            pods = outlook.pods(domain, mask, need.size)
-            if pods:
-                by_domain.append(pods)
+    """When and where it would fit first; None where it would not at any time.
+
+    Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough.
+    """
+    soonest = outlook.terms.cut_at if _nothing_before_the_cut(outlook) else None
+    by_domain: list[list[Pod]] = []
+    for domain in sorted(pool.domains.values(), key=lambda each: (each.liened > 0, -each.free, each.order)):
+        if not domain.mask & mask:
+            continue
+        pods = outlook.pods(domain, mask, need.size)
+        if pods:
+            by_domain.append(pods)
+            if soonest is not None and _suffices(by_domain, need, soonest):
+                break
     if need.together:
         whole = [pods for pods in by_domain if len(pods) >= need.pods]
         best = min(whole, key=lambda pods: pods[need.pods - 1].ready, default=None)
@@ -168,6 +235,25 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     times = sorted({pod.ready[0] for pods in by_domain for pod in pods})
     place = bisect_left(times, 1, key=lambda when: int(_holds(by_domain, need, when)))
     return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
+
+
+def _nothing_before_the_cut(outlook: Outlook) -> bool:
+    """Whether a slot that is taken can come free before the notice is over: by a deadline, a window, or the end of a short wait."""
+    cut_at, state = outlook.terms.cut_at, outlook.state
+    if cut_at is None or outlook.claim.displaced_by or state.opportunistic or state.overdrawn:
+        return False
+    if any(due in (Due.DEADLINE, Due.WINDOW) for due, _ in state.timers.before(cut_at)):
+        return False
+    limits = ((other.hold, other.spec.runtime.max_duration) for other in state.holds.values())
+    return not any(
+        hold is not None and limit is not None and hold.earliest_start + limit < cut_at for hold, limit in limits
+    )
+
+
+def _suffices(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
+    if need.together:
+        return len(by_domain[-1]) >= need.pods and by_domain[-1][need.pods - 1].ready[0] <= when
+    return _holds(by_domain, need, when)
 
 
 def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:

@@ -58,7 +58,7 @@ class Spot(NamedTuple):
 def need_of(spec: RunSpec, width: int) -> Need:
     """The groups of a run that is `width` GPUs wide; the last group may be smaller."""
     size, locality = spec.pod_gpus, spec.locality
-    spares = spec.spares_per_group // size
+    spares = 0 if spec.opportunistic else spec.spares_per_group // size
     return _need(size, locality.group_gpus or size, width, spares, together=not locality.allow_cross_group_spread)
 
 
@@ -77,6 +77,8 @@ class Packer:
     Without a `passage` only slots under no lien are used, for which the indexes answer.
     """
 
+    __slots__ = ("_holes", "mask", "own", "passage", "pool", "size", "spots", "taken", "taken_in", "whole")
+
     def __init__(self, pool: Pool, mask: int, size: int, passage: Passage | None = None) -> None:
         self.pool = pool
         self.mask = mask
@@ -92,19 +94,20 @@ class Packer:
     def place(self, need: Need) -> bool:
         """Find a spot for every pod; False, and no promise about `spots`, where that cannot be."""
         if need.together:
-            domain = self._choose(need.pods)
-            if domain is None:
+            chosen = self._choose(need.pods)
+            if chosen is None:
                 return False
-            self._fill_together(domain, need)
+            self._fill_together(chosen[0], need)
             return True
         group = 0
         for block in need.blocks:
             left = block.groups
             while left:
-                domain = self._choose(block.pods)
-                if domain is None:
+                chosen = self._choose(block.pods)
+                if chosen is None:
                     return False
-                count = min(left, self.pods(domain) // block.pods)
+                domain, pods = chosen
+                count = min(left, pods // block.pods)
                 self._fill(domain, block, group, count)
                 group += count
                 left -= count
@@ -119,13 +122,13 @@ class Packer:
     def domains(self, pods: int) -> Iterator[Domain]:
         """Domains in order of preference: the run's own, then the smallest hole; not all of them have room."""
         least = pods * self.size
-        if self.passage is None:
-            own = [domain for key, domain in self.own.items() if domain.free - self.taken_in.get(key, 0) >= least]
-        else:
-            own = [domain for domain in self.own.values() if self._free(domain) >= least]
-        yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
+        if self.own:
+            own = [domain for domain in self.own.values() if self._at_most(domain) >= least]
+            yield from sorted(own, key=lambda domain: (self._free(domain), domain.order))
         if self.whole and self.passage is None:
-            yield from (domain for domain in self.pool.by_hole(least) if domain.key not in self.own)
+            for domain in self.pool.by_hole(least):
+                if domain.key not in self.own:
+                    yield domain
             return
         if self._holes is None:
             inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
@@ -134,8 +137,13 @@ class Packer:
             )
         yield from (domain for free, domain in self._holes if free >= least and domain.key not in self.own)
 
-    def _choose(self, pods: int) -> Domain | None:
-        return next((domain for domain in self.domains(pods) if self.pods(domain) >= pods), None)
+    def _choose(self, pods: int) -> tuple[Domain, int] | None:
+        """The first domain with room for `pods` pods, and for how many it has."""
+        for domain in self.domains(pods):
+            room = self.pods(domain)
+            if room >= pods:
+                return domain, room
+        return None
 
     def _untouched(self, domain: Domain) -> bool:
         """Whether the indexes of a domain tell what this attempt finds in it."""
@@ -146,6 +154,10 @@ class Packer:
     def room(self, state: NodeState) -> int:
         """GPUs of a node that this attempt may use."""
         return state.room if self.passage is None or not state.lien else self.passage.room(state)
+
+    def _at_most(self, domain: Domain) -> int:
+        """A bound on what is left in a domain that was begun: for the most part it needs no look at the nodes."""
+        return self._free(domain) if self.passage else domain.free - self.taken_in.get(domain.key, 0)
 
     def _free(self, domain: Domain) -> int:
         if self._untouched(domain):
@@ -166,13 +178,8 @@ class Packer:
     def seats(self, domain: Domain) -> Iterator[NodeState]:
         """One node per pod that fits, best fit first: a node that was begun is filled up before the next."""
         if self._untouched(domain):
-            for state in domain.by_fit(self.size):
-                for _ in range(state.room // self.size):
-                    yield state
-            return
-        for room, state in self.rooms(domain):
-            for _ in range(room // self.size):
-                yield state
+            return domain.seats(self.size)
+        return (state for room, state in self.rooms(domain) for _ in range(room // self.size))
 
     def take(self, group: int, node: NodeState, *, spare: bool) -> None:
         """Put one pod on a node."""
@@ -229,7 +236,7 @@ class Packer:
         for index in range(group, group + count):
             for _ in range(block.active):
                 node = next(seats)
-                spots.append(Spot(index, spare=False, node=node))
+                spots.append(Spot(index, False, node))  # noqa: FBT003 - by place, as it is done for every pod
                 name = node.node.name
                 taken[name] = taken.get(name, 0) + size
         self.own[domain.key] = domain

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.lease import Payer
     from fairlease.model.run import RunSpec
 
 TRIED_IN_TURN = 32
@@ -49,12 +51,12 @@ class Plan(NamedTuple):
 
 
 def widths(spec: RunSpec) -> range:
-    """Widths at which a run may start, the narrowest first: its total, or the step grid between minimum and total."""
+    """Widths at which a run may start, the narrowest first: its total, or the step grid from the minimum to total or desired."""
     elastic = spec.malleable
     total = spec.resources.total_gpus
     if elastic is None:
         return range(total, total + 1)
-    return range(elastic.min_total_gpus, total + 1, elastic.step_gpus)
+    return range(elastic.min_total_gpus, min(total, elastic.desired) + 1, elastic.step_gpus)
 
 
 def least_width(spec: RunSpec) -> int:
@@ -73,7 +75,9 @@ class Planner:
         self.pool = state.capacity.pools.get(run.spec.resources.gpu_type)
         self.passage: Passage | None = None
         self.way = passage(state, self.pool, run, now)
+        self.least = need_of(run.spec, least_width(run.spec))
         self._funding: dict[int, tuple[int, list[Reason]]] = {}
+        self._usable: list[Offer] | None = None
 
     def funding(self, pods: int) -> tuple[int, list[Reason]]:
         """How many of `pods` pods somebody would pay for, wherever they may lie, and what stopped each envelope asked."""
@@ -93,7 +97,7 @@ class Planner:
 
     def unfunded(self) -> Refusal | None:
         """Why the run cannot be paid for even at its narrowest; None where it can."""
-        need = need_of(self.run.spec, least_width(self.run.spec))
+        need = self.least
         paid, stops = self.funding(need.pods)
         if paid >= need.pods:
             return None
@@ -104,7 +108,7 @@ class Planner:
 
     def roomless(self) -> Refusal:
         """Why a funded run cannot start: it never fits, or not now."""
-        need = need_of(self.run.spec, least_width(self.run.spec))
+        need = self.least
         gpus = need.pods * need.size
         if not self.could_ever_fit():
             message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
@@ -139,8 +143,7 @@ class Planner:
     def could_ever_fit(self) -> bool:
         """Whether the run would fit on the nodes its money reaches, if nothing else ran."""
         mask = self.reach()
-        need = need_of(self.run.spec, least_width(self.run.spec))
-        return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, need)
+        return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, self.least)
 
     def reach(self) -> int:
         """The nodes that any of its payers may pay for."""
@@ -152,7 +155,9 @@ class Planner:
 
     def affordable(self) -> int:
         """Pods that somebody would pay for, up to the widest width."""
-        return self.funding(need_of(self.run.spec, widths(self.run.spec)[-1]).pods)[0]
+        spec = self.run.spec
+        widest = self.least if spec.malleable is None else need_of(spec, widths(spec)[-1])
+        return self.funding(widest.pods)[0]
 
     def widest(self, pods_max: int = cover.PLENTY) -> Plan | None:
         """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest.
@@ -162,9 +167,12 @@ class Planner:
         """
         if self.pool is None:
             return None
-        spec, grid = self.run.spec, widths(self.run.spec)
+        spec = self.run.spec
         free = self.pool.free if self.way is None else self.pool.idle
         most = min(self.affordable(), pods_max, free // spec.pod_gpus)
+        if spec.malleable is None:
+            return self.at(spec.resources.total_gpus, self.least) if self.least.pods <= most else None
+        grid = widths(spec)
         top = bisect_right(grid, most, key=lambda width: need_of(spec, width).pods)
         for width in reversed(grid[max(0, top - TRIED_IN_TURN) : top]):
             plan = self.at(width, need_of(spec, width))
@@ -189,8 +197,10 @@ class Planner:
     def _at(self, width: int, need: Need) -> Plan | None:
         if self.pool is None:
             return None
-        purse = cover.Purse(self.state, self.run, self.now)
-        usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        if self._usable is None:
+            purse = cover.Purse(self.state, self.run, self.now)
+            self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        usable = self._usable
         if not usable:
             return None
         count, reach = next(_levels(usable))
@@ -206,14 +216,14 @@ class Planner:
     def _level(self, width: int, need: Need, reach: int, payers: list[Offer]) -> Plan | None:
         """All money reaches all nodes: count, then pack."""
         assert self.pool is not None, "asked only where there is a pool"
-        purse = cover.Purse(self.state, self.run, self.now)
-        shares, _ = cover.spend(purse, payers, need.pods)
-        if sum(count for _, count in shares) < need.pods:
+        row = self._row(payers, need.pods)
+        if row is None:
             return None
         packer = self._packer(reach, need)
         if not packer.place(need):
             return None
-        row = [offer for offer, count in shares for _ in range(count)]
+        if not any(block.spares for block in need.blocks):
+            return Plan(width, packer.spots, row, self.passage)
         active = iter(row)
         spare = iter(row[sum(not spot.spare for spot in packer.spots) :])
         payers = [next(spare if spot.spare else active) for spot in packer.spots]
@@ -222,6 +232,15 @@ class Planner:
     def _packer(self, reach: int, need: Need) -> Packer:
         assert self.pool is not None, "asked only where there is a pool"
         return Packer(self.pool, reach, need.size, self.passage)
+
+    def _row(self, payers: list[Offer], pods: int) -> list[Offer] | None:
+        """The payer of each pod in turn, where money is all that counts; mostly the first has enough for all of them."""
+        first = payers[0]
+        if first.room is not None and first.room[0] >= pods:
+            return [first] * pods
+        shares, _ = cover.spend(cover.Purse(self.state, self.run, self.now), payers, pods)
+        row = [offer for offer, count in shares for _ in range(count)]
+        return row if len(row) == pods else None
 
     def _stepwise(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
         """Money reaches different nodes: place group by group, each as early in the order of cover as it can be."""
@@ -290,8 +309,9 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
     """Make a plan an event, with real slots: the lowest free ones of each node."""
     free: dict[str, int] = {}
     payers: dict[int, int] = {}
+    named: list[Payer] = []
     cells: list[Cell] = []
-    rank = sum(lease.role is not Role.SPARE for lease in run.leases.values())
+    ranks = unused_ranks(run)
     size = run.spec.pod_gpus
     for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
         name = spot.node.node.name
@@ -301,13 +321,26 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
             bits = spot.node.free & ~barred
         slots = lowest(bits, size)
         free[name] = bits & ~bits_of(slots)
-        payer = payers.setdefault(id(offer.account), len(payers))
-        role = Role.SPARE if spot.spare else Role.ACTIVE
-        cells.append(Cell(number, spot.group, -1 if spot.spare else rank, name, slots, payer, role))
-        rank += not spot.spare
-    table = {id(offer.account): offer.payer for offer in plan.payers}
-    named = tuple(table[account] for account in payers)
-    digest = hashlib.sha256(_encode((run.key, run.attempt, plan.width, named, cells))).hexdigest()
+        payer = payers.get(id(offer.account))
+        if payer is None:
+            payer = payers[id(offer.account)] = len(named)
+            named.append(offer.payer)
+        if spot.spare:
+            cells.append(Cell(number, spot.group, -1, name, slots, payer, Role.SPARE))
+        else:
+            cells.append(Cell(number, spot.group, next(ranks), name, slots, payer))
+    digest = digest_of(run, plan.width, tuple(named), cells)
     return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=named, cells=tuple(cells), plan=digest[:32]
+        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest
     )
+
+
+def unused_ranks(run: RunState) -> Iterator[int]:
+    """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
+    held = {lease.rank for lease in run.leases.values()}
+    return (rank for rank in count() if rank not in held)
+
+
+def digest_of(run: RunState, width: int, payers: tuple[Payer, ...], cells: list[Cell]) -> str:
+    """By which a plan can be compared and audited."""
+    return hashlib.sha256(_encode((run.key, run.attempt, width, payers, cells))).hexdigest()[:32]

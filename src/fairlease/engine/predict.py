@@ -1,36 +1,29 @@
-"""Predict: how long work will run, from the recent runs of its owner; kept apart from the limit at which it is killed."""
+"""Predict: when work will have ended, nine times in ten; kept apart from the limit at which it is killed.
+
+What was expected of a run when it started stands until it is proved wrong: one that outlives it is given twice as long, again and
+again. So a date that rests on it does not drift from look to look.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.model.amount import HOUR
-
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
-    from fairlease.ledger.state import State
-
-UNKNOWN = 4 * HOUR
-"""What is assumed of an owner whose runs nobody has seen end yet."""
 
 
-def duration_of(state: State, run: RunState) -> int:
-    """How long a run will take at the most, nine times in ten."""
-    past = sorted(duration for _, duration in state.history.get(run.spec.owner, ()))
-    if past:
-        guess = past[min(len(past) - 1, len(past) * 9 // 10)]
-    else:
-        guess = run.spec.runtime.expected_duration or UNKNOWN
+def duration_of(run: RunState) -> int:
+    """How long a run that holds a reservation will take."""
+    assert run.hold is not None, "asked of those who wait for a date"
     limit = run.spec.runtime.max_duration
-    return guess if limit is None else min(guess, limit)
+    return run.hold.expected if limit is None else min(run.hold.expected, limit)
 
 
-def end_of(state: State, run: RunState, now: int) -> int:
-    """By when a running run will have ended, nine times in ten; one that outlived its prediction is given as long again."""
+def end_of(run: RunState, now: int) -> int:
+    """By when a running run will have ended."""
     assert run.started_at is not None, "asked of what runs"
-    duration = duration_of(state, run)
-    elapsed = now - run.started_at
-    while duration <= elapsed:
-        duration = 2 * elapsed + 1
-    end = run.started_at + duration
+    elapsed, expected = now - run.started_at, max(run.expected, 1)
+    while expected <= elapsed:
+        expected *= 2
+    end = run.started_at + expected
     return end if run.deadline is None else min(end, run.deadline)

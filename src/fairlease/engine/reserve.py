@@ -59,7 +59,7 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -
     if pool is None:
         return None
     for guess in (False, True):
-        outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess))
+        outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
         fit = first_fit(pool, planner.reach(), need, outlook)
         if fit is not None:
             basis = _BASES.get(fit.how, Reason.Notice)

@@ -16,7 +16,7 @@ from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Sortition
-from fairlease.engine.victims import Victim, free_riders, spares, widths_of
+from fairlease.engine.victims import Victim, free_riders, funded, spares, widths_of
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.record import split
 from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope, Shortage
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
+    from fairlease.model.record import Key
     from fairlease.model.reservation import Lottery
 
 
@@ -76,7 +77,7 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
             chosen = rest
     pool = state.capacity.pools[claim.spec.resources.gpu_type]
     short = (Shortage(group=0, gpus=max(0, target - pool.idle)),)
-    return Resolution(_record(planner, short, standing, chosen, None), chosen, funded)
+    return Resolution(_record(planner, short, [each.run for each in standing], chosen, None), chosen, funded)
 
 
 def _together(victims: list[Victim]) -> list[Victim]:
@@ -86,8 +87,10 @@ def _together(victims: list[Victim]) -> list[Victim]:
 
 
 def _touches(state: State, victim: Victim, reach: int) -> bool:
-    leases = state.runs[victim.run].leases
-    return any(state.capacity.nodes[leases[name].node].bit & reach for name in victim.names)
+    run = state.runs[victim.run]
+    pool = state.capacity.pools[run.spec.resources.gpu_type]
+    nodes = (state.capacity.nodes[run.leases[name].node] for name in victim.names)
+    return any(node.bit & reach and node.domain is not None and node.domain.pool is pool for node in nodes)
 
 
 def _width(state: State, family: Family, claim: RunState, now: int, funded: int, victims: list[Victim]) -> int:
@@ -123,6 +126,9 @@ class Bench:
             return False
         self._gone.update((victim.run, lease.name) for lease in fresh)
         self.seats.change(fresh, 1)
+        if not victim.whole:
+            names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)
+            victim = victim._replace(names=names, gpus=gpus)
         self.taken.append((victim, fresh))
         return True
 
@@ -147,27 +153,29 @@ def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | Non
         return None
     seats = Seats(state, pool, planner.reach(), need, planner.way)
     short = tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
-    bench, standing = Bench(state, seats), []
-    for victim in (*free_riders(state, claim), *spares(state, claim), *widths_of(state, claim)):
+    bench = Bench(state, seats)
+    conflict: list[Key] = []
+    standing = funded(state, claim)
+    for victim in (*free_riders(state, claim), *spares(standing), *widths_of(standing)):
         if seats.fits():
             break
         if bench.take(victim):
-            standing.append(victim)
+            conflict.append(victim.run)
     sortition = None
     if not seats.fits():
-        sortition = Sortition(state, claim, planner.now, beacon, seats)
+        sortition = Sortition(state, claim, standing, planner.now, beacon, seats)
         for victim in sortition.drawn():
             bench.take(victim)
             if seats.fits():
                 break
-        standing += sortition.standing
+        conflict += [token.run for token in sortition.tokens]
     if not seats.fits():
         return None
     chosen = bench.give_back()
     if not _serves(planner, family, chosen):
         return None
     lottery = None if sortition is None else sortition.record({each.run for each in chosen if each.whole})
-    return Resolution(_record(planner, short, standing, chosen, lottery), chosen, planner.affordable())
+    return Resolution(_record(planner, short, conflict, chosen, lottery), chosen, planner.affordable())
 
 
 def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
@@ -175,7 +183,7 @@ def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
 
 
 def _record(
-    planner: Planner, short: tuple[Shortage, ...], standing: list[Victim], chosen: list[Victim], lottery: Lottery | None
+    planner: Planner, short: tuple[Shortage, ...], standing: list[Key], chosen: list[Victim], lottery: Lottery | None
 ) -> OutcomeRecorded:
     state, claim = planner.state, planner.run
     namespace = split(claim.key)[0]
@@ -186,7 +194,7 @@ def _record(
         scope=Scope(flavor=claim.spec.resources.gpu_type, location=claim.spec.locality.location),
         deficit_gpus=sum(each.gpus for each in short),
         deficits=short,
-        conflict_set=tuple(dict.fromkeys(victim.run for victim in standing)),
+        conflict_set=tuple(dict.fromkeys(standing)),
         lottery=lottery,
         actions=tuple(Cut(run=each.run, leases=each.names, reason=each.reason, gpus=each.gpus) for each in chosen),
         previous=state.last_outcome,

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlease.ledger.capacity import bits_of
+from fairlease.model.lease import Role
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,11 +26,13 @@ class Seats:
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: Passage | None) -> None:
         self.nodes = state.capacity.nodes
+        self.pool = pool
         self.need = need
         self.mask = mask
         self.rooms: dict[str, int] = {}
         self.pods: dict[tuple[str, str, str], int] = {}
         self.passage = passage
+        self._gone: dict[tuple[str, Role], int] = {}
         self.first = need.pods if need.together else need.blocks[0].pods
         self.wanted = 1 if need.together else need.blocks[0].groups
         self.rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
@@ -51,26 +56,39 @@ class Seats:
         return node.room if self.passage is None or not node.lien else self.passage.room(node)
 
     def usable(self, lease: Lease) -> bool:
-        """Whether a lease lies where the need could use its GPUs."""
+        """Whether a lease lies where the need could use its GPUs (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        return bool(node.bit & self.mask) and not node.barred
+        return (
+            node.domain is not None and node.domain.pool is self.pool and node.bit & self.mask != 0 and not node.barred
+        )
 
     def change(self, leases: Iterable[Lease], sign: int) -> None:
         """Take leases away (1), or put them back (−1)."""
         size, first = self.need.size, self.first
         for lease in leases:
             node = self.nodes[lease.node]
-            if node.domain is None or not self.usable(lease):
+            if not self.usable(lease) or node.domain is None:
                 continue
             key = node.domain.key
             room = self.room(node)
-            after = room + sign * len(lease.slots)
+            after = room + sign * self._freed(node, lease, sign)
             self.rooms[lease.node] = after
             gained = after // size - room // size
             if gained:
                 pods = self.pods[key]
                 self.pods[key] = pods + gained
                 self.groups += (pods + gained) // first - pods // first
+
+    def _freed(self, node: NodeState, lease: Lease, sign: int) -> int:
+        """GPUs that come free with a lease: a spare and its tenant share slots, which are free when both are gone."""
+        if lease.role is Role.ACTIVE:
+            return len(lease.slots)
+        bits = bits_of(lease.slots)
+        tenant = lease.role is Role.BORROWED
+        other, held = (Role.SPARE, node.spare) if tenant else (Role.BORROWED, node.tenant)
+        mine = (lease.node, lease.role)
+        self._gone[mine] = self._gone.get(mine, 0) | bits if sign > 0 else self._gone.get(mine, 0) & ~bits
+        return (bits & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
 
     def fits(self) -> bool:
         """Whether the need would fit now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine import lottery
-from fairlease.engine.victims import Victim, funded, whole
+from fairlease.engine.victims import Victim, whole
 from fairlease.model.record import split
 from fairlease.model.reservation import Draw, Lottery, Token
 from fairlease.reason import Reason
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class Sortition:
     """One lottery: its tokens, its seed and its draws so far."""
 
-    def __init__(self, state: State, claim: RunState, now: int, beacon: str, seats: Seats) -> None:
+    def __init__(
+        self, state: State, claim: RunState, standing: list[RunState], now: int, beacon: str, seats: Seats
+    ) -> None:
         self.state = state
         old = now - state.config.min_runtime
-        runs = [run for run in funded(state, claim) if (run.started_at or 0) <= old]
-        helpful = _helpful(runs, seats)
+        helpful = _helpful([run for run in standing if (run.started_at or 0) <= old], seats)
         self.tokens = lottery.in_order(
             Token(owner=run.spec.owner, run=run.key, attempt=run.attempt, gpus=run.width + run.spare_gpus)
             for run in helpful
@@ -41,19 +42,11 @@ class Sortition:
         self.beacon = beacon
         self._draws: list[Token] = []
 
-    @property
-    def standing(self) -> list[Victim]:
-        """All who could have been drawn."""
-        return [self._victim(token) for token in self.tokens]
-
     def drawn(self) -> Iterator[Victim]:
         """Whoever is drawn next."""
         for token in lottery.draws(self.seed, self.tokens):
             self._draws.append(token)
-            yield self._victim(token)
-
-    def _victim(self, token: Token) -> Victim:
-        return whole(self.state.runs[token.run], Reason.RandomPreempt, self.seed)
+            yield whole(self.state.runs[token.run], Reason.RandomPreempt, self.seed)
 
     def record(self, ended: set[Key]) -> Lottery:
         """What a stranger needs to draw again, and who of the drawn was given back."""
@@ -70,24 +63,8 @@ class Sortition:
 
 
 def _helpful(runs: list[RunState], seats: Seats) -> list[RunState]:
-    """Runs with a pod in a domain that could hold one of the claim's groups if all of them were gone."""
-    free: dict[str, int] = {}
-    domains: dict[str, tuple[str, str, str]] = {}
-    pods = dict(seats.pods)
-    size = seats.need.size
-    for run in runs:
-        for lease in run.leases.values():
-            node = seats.nodes[lease.node]
-            if node.domain is not None and seats.usable(lease):
-                free[lease.node] = free.get(lease.node, 0) + len(lease.slots)
-                domains[lease.node] = node.domain.key
-    for name, gpus in free.items():
-        room = seats.room(seats.nodes[name])
-        pods[domains[name]] += (room + gpus) // size - room // size
+    """Runs with a pod in a domain that could hold one of the claim's groups if nothing ran there."""
     least = min(seats.first, seats.rest or seats.first)
-    good = {key for key, count in pods.items() if count >= least}
-    found = []
-    for run in runs:
-        if any(domains.get(lease.node) in good for lease in run.leases.values()):
-            found.append(run)
-    return found
+    domains, nodes = seats.pool.domains, seats.nodes
+    good = {domains[key] for key in seats.pods if domains[key].pods_when_empty(seats.need.size) >= least}
+    return [run for run in runs if any(nodes[lease.node].domain in good for lease in run.leases.values())]

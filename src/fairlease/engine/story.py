@@ -12,11 +12,19 @@ from typing import NamedTuple
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import bar, missing_label, usable_gpus
 from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Key, short
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
+
+_CLOSED = {
+    Reason.NodeFailure: ": the node failed",
+    Reason.Swap: ": spares take over",
+    Reason.Shrink: ": whole groups are given up",
+    Reason.ReclaimedBySpare: ": the spare it borrowed is needed",
+}
 
 NODES_NAMED = 4
 """Nodes that one line names; the leases name them all."""
@@ -143,14 +151,32 @@ class Storyteller:
             f"{share} by {short(payer.budget)}/{payer.envelope} ({payer.fund.value})"
             for share, payer in zip(shares, event.payers, strict=True)
         )
-        message = f"attempt {event.attempt}: {gpus} GPUs on {where}; paid {paid}; plan {event.plan[:8]}"
-        self._say(_run(event.run), event.reason, message)
+        guests = sum(len(cell.slots) for cell in event.cells if cell.role is Role.BORROWED)
+        borrowed = f", {guests} of them on others' spares" if guests else ""
+        if event.reason is Reason.Swap:
+            ranks = ", ".join(str(cell.rank) for cell in event.cells[:NODES_NAMED])
+            more = f" and {len(event.cells) - NODES_NAMED} more" if len(event.cells) > NODES_NAMED else ""
+            told = f"attempt {event.attempt}: rank{'s' * (len(event.cells) > 1)} {ranks}{more} taken over on {where}"
+        else:
+            wider = " more" if event.reason is Reason.Grow else ""
+            told = f"attempt {event.attempt}: {gpus} GPUs{wider} on {where}{borrowed}"
+        self._say(_run(event.run), event.reason, f"{told}; paid {paid}; plan {event.plan[:8]}")
 
     @_tell.register
     def _(self, event: ev.LeasesClosed) -> None:
         count = f"{len(event.names)} leases" if event.names else "all leases"
         seed = f", seed {event.seed}" if event.seed else ""
-        self._say(_run(event.run), event.reason, f"{count} closed{seed}", warning=event.reason is not Reason.Completed)
+        words = _CLOSED.get(event.reason, "")
+        quiet = event.reason in (Reason.Completed, Reason.Swap, Reason.Shrink)
+        self._say(_run(event.run), event.reason, f"{count} closed{seed}{words}", warning=not quiet)
+
+    @_tell.register
+    def _(self, event: ev.DesiredSet) -> None:
+        self._say(_run(event.run), "DesiredSet", f"{event.gpus} GPUs are desired from now on")
+
+    @_tell.register
+    def _(self, event: ev.GrowthDeferred) -> None:
+        self._say(_run(event.run), event.reason, f"does not grow: {event.message}")
 
     @_tell.register
     def _(self, event: ev.RunRequeued) -> None:
@@ -182,7 +208,6 @@ class Storyteller:
         cut = ", ".join(f"{short(each.run)} ({each.gpus} GPUs, {each.reason.value})" for each in outcome.actions)
         message = f"{short(outcome.claim.key)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
         self._say(f"ResolverOutcome/{event.name}", "Resolved", message)
-
 
     @_tell.register
     def _(self, event: ev.ReservationMade) -> None:

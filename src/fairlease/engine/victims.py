@@ -11,8 +11,6 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
 
@@ -77,31 +75,32 @@ def _groups(run: RunState, going: frozenset[int], reason: Reason) -> Victim:
     return Victim(run.key, names, reason, sum(lease.gpus for lease in leases), whole=False, groups=going)
 
 
-def funded(state: State, claim: RunState) -> Iterator[RunState]:
+def funded(state: State, claim: RunState) -> list[RunState]:
     """Running work of the claim's flavor that has a claim of its own, save what displaced the claim in a draw before."""
-    flavor = claim.spec.resources.gpu_type
-    for run in state.runs.values():
-        if run.phase is Phase.RUNNING and run.spec.resources.gpu_type == flavor and not run.spec.opportunistic:
-            if run.key not in claim.displaced_by:
-                yield run
-
-
-def spares(state: State, claim: RunState) -> list[Victim]:
-    """Spares, one by one, those of the youngest runs first; the active pods stay."""
+    flavor, running = claim.spec.resources.gpu_type, Phase.RUNNING
     found = []
-    for run in youngest_first([run for run in funded(state, claim) if run.spare_gpus]):
-        for lease in reversed(run.held):
-            if lease.role is Role.SPARE:
-                found.append(
-                    Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
-                )
+    for run in state.runs.values():
+        spec = run.spec
+        stands = run.phase is running and spec.resources.gpu_type == flavor and not spec.opportunistic
+        if stands and run.key not in claim.displaced_by:
+            found.append(run)
     return found
 
 
-def widths_of(state: State, claim: RunState) -> list[Victim]:
+def spares(standing: list[RunState]) -> list[Victim]:
+    """Spares, one by one, those of the youngest runs first; the active pods stay."""
+    return [
+        Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
+        for run in youngest_first([run for run in standing if run.spare_gpus])
+        for lease in reversed(run.held)
+        if lease.role is Role.SPARE
+    ]
+
+
+def widths_of(standing: list[RunState]) -> list[Victim]:
     """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first."""
     found = []
-    runs = youngest_first([run for run in funded(state, claim) if run.spec.malleable is not None])
+    runs = youngest_first([run for run in standing if run.spec.malleable is not None])
     for age, run in enumerate(runs):
         borrowed = {lease.group for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED}
         before = (False, 0)

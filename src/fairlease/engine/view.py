@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.family import Family
     from fairlease.ledger.account import Account
+    from fairlease.ledger.capacity import Capacity
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.ledger.store import Ending, LeaseRow
@@ -35,8 +36,8 @@ _WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved, Reason.Foll
 # --- runs ------------------------------------------------------------------------------------------------------------------
 
 
-def run_status(run: RunState, now: int) -> View:
-    """How a run that lives stands."""
+def run_status(run: RunState, now: int, capacity: Capacity | None = None) -> View:
+    """How a run that lives stands. `capacity` tells which of its spares could take over now."""
     rates = {name: meter.rate for name, meter in run.meters.items()}
     sponsors = {owner: meter.rate for owner, meter in run.sponsors.items()}
     view: View = {"phase": run.phase.value, "attempt": run.attempt}
@@ -50,7 +51,7 @@ def run_status(run: RunState, now: int) -> View:
         "submittedAt": format_instant(run.submitted_at),
     }
     if run.spec.spares_per_group:
-        view["spares"] = _spares(run, now)
+        view["spares"] = _spares(run, now, capacity)
     if run.hold is not None:
         view["pendingReservation"] = run.hold.name
         view["earliestStart"] = format_instant(run.hold.earliest_start)
@@ -129,7 +130,7 @@ def _width(spec: RunSpec, allocated: int) -> View:
     elastic = spec.malleable
     least = total if elastic is None else elastic.min_total_gpus
     most = total if elastic is None else elastic.max_total_gpus
-    desired = most if elastic is None or elastic.desired_total_gpus is None else elastic.desired_total_gpus
+    desired = total if elastic is None else elastic.desired
     return {"min": least, "max": most, "desired": desired, "allocated": allocated, "pending": 0}
 
 
@@ -143,13 +144,21 @@ def _funding(bill: Bill, rates: dict[str, int], sponsors: dict[str, int]) -> Vie
     return view
 
 
-def _spares(run: RunState, now: int) -> View:
+def _spares(run: RunState, now: int, capacity: Capacity | None) -> View:
+    """Spares as they are held and, per group, whether they are ready: on nodes where they could take over at once."""
     held: dict[int, int] = {}
+    ready: dict[int, int] = {}
     for lease in run.leases.values():
-        held[lease.group] = held.get(lease.group, 0) + (lease.gpus if lease.role is Role.SPARE else 0)
-    wanted = run.spec.spares_per_group
-    groups = [{"group": group, "wanted": wanted, "held": gpus} for group, gpus in sorted(held.items())]
-    return {"gpus": run.spare_gpus, "gpuHours": gpu_hours(run.bill(now).spares), "groups": groups}
+        spare = lease.role is Role.SPARE
+        healthy = spare and (capacity is None or capacity.nodes[lease.node].barred in (None, Reason.Cordoned))
+        held[lease.group] = held.get(lease.group, 0) + (lease.gpus if spare else 0)
+        ready[lease.group] = ready.get(lease.group, 0) + (lease.gpus if healthy else 0)
+    wanted = 0 if run.spec.opportunistic else run.spec.spares_per_group
+    groups = [
+        {"group": group, "wanted": wanted, "held": gpus, "ready": ready[group]} for group, gpus in sorted(held.items())
+    ]
+    spent = gpu_hours(run.bill(now).spares)
+    return {"gpus": run.spare_gpus, "ready": sum(ready.values()), "gpuHours": spent, "groups": groups}
 
 
 # --- budgets ---------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
 
+    _Saved = tuple[
+        tuple[str, Envelope | None, int, int, int, dict[str, int]], tuple[int, int, int, int], tuple[int, int, int]
+    ]
+
 AccountId = tuple[str, str]
 """(budget key, envelope name)."""
 
@@ -145,6 +149,15 @@ class Account:
             return True
         return (envelope.start is None or now >= envelope.start) and (envelope.end is None or now < envelope.end)
 
+    def next_edge(self, now: int) -> int | None:
+        """When its window opens or closes next; None where it never will."""
+        envelope = self.envelope
+        if envelope is None:
+            return None
+        if envelope.start is not None and envelope.start > now:
+            return envelope.start
+        return envelope.end if envelope.end is not None and envelope.end > now else None
+
     def consumed(self, now: int) -> int:
         """GPU-ms consumed inside the window as of `now`."""
         return self._inside(self.usage, now)
@@ -187,10 +200,14 @@ class Account:
             return usage.until(last)
         return max(0, usage.until(last) - usage.until(envelope.start)) if last > envelope.start else 0
 
-    def save(self) -> tuple[object, ...]:
-        """For the undo log; `usage` and the promises save themselves."""
-        return self.owner, self.envelope, self.since, self.used, self.lent_used, dict(self.gpus)
+    def save(self) -> _Saved:
+        """For the undo log. What is lent saves itself: it seldom changes."""
+        own = self.owner, self.envelope, self.since, self.used, self.lent_used, self.gpus.copy()
+        return own, self.usage.save(), self.promise.save()
 
-    def restore(self, saved: tuple[str, Envelope | None, int, int, int, dict[str, int]]) -> None:
+    def restore(self, saved: _Saved) -> None:
         """For the undo log."""
-        self.owner, self.envelope, self.since, self.used, self.lent_used, self.gpus = saved
+        own, usage, promise = saved
+        self.owner, self.envelope, self.since, self.used, self.lent_used, self.gpus = own
+        self.usage.restore(usage)
+        self.promise.restore(promise)

@@ -23,6 +23,16 @@ def misplaced(account: Account, node: Node, flavor_label: str) -> list[str]:
     return found
 
 
+def within(account: Account, now: int, quantum: int, counted: bool) -> bool:  # noqa: FBT001 - called a million times
+    """Whether `exceeded` has nothing to say, as it mostly has not: the same questions, where they are few."""
+    books = account.all
+    return (
+        account.plain
+        and not (counted and books.held > account.concurrency)
+        and (account.hours is None or books.booked(now, quantum) <= account.hours)
+    )
+
+
 def exceeded(account: Account, now: int, quantum: int, counted: bool) -> list[str]:  # noqa: FBT001 - called a million times
     """Window, concurrency, hours and aggregate caps. Opportunistic work is not `counted`: it takes no concurrency."""
     terms, books, found = account.terms, account.all, []

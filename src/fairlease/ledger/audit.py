@@ -7,8 +7,9 @@
     noLeaseRewritten           every lease opened once, under a run that lived, and closed once, before its run ended
 
 It trusts the bytes and nothing else: not the live state, not the stores' indexes. Where a file has indexes, one more
-check (`ledger.index_check`, `indexesAgree`) rides along and compares them with the entries. Who cuts off entries at the
-end and what the indexes hold of them leaves no trace; compare the report's `head` with a hash that was noted elsewhere.
+check (`ledger.index_check`, `indexesAgree`) compares them with the entries; `ledger.audit_file` does both. Who cuts off
+entries at the end and what the indexes hold of them leaves no trace; compare the report's `head` with a hash that was
+noted elsewhere.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Protocol
 
 import msgspec
 
 from fairlease.ledger.chain import Row, row_of
-from fairlease.ledger.event import AnyEvent, decode
+from fairlease.ledger.event import decode
 from fairlease.ledger.replay import NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN, NO_SLOT_DOUBLED, ONE_PAYER, Replay
 from fairlease.ledger.store import GENESIS, Entry, Head
 from fairlease.model.record import Record
@@ -60,20 +60,6 @@ class Report(Record, frozen=True, kw_only=True):
     head: Head
 
 
-class Companion(Protocol):
-    """A check that rides along with the replay, and is told the events of every entry that can be read."""
-
-    claim: str
-    findings: list[Finding]
-    total: int
-
-    def play(self, seq: int, at: int, events: tuple[AnyEvent, ...]) -> None:
-        """Look at one entry."""
-
-    def finish(self, head: Head) -> None:
-        """There are no more entries."""
-
-
 def audit(entries: Iterable[Entry], progress: Progress | None = None) -> Report:
     """Audit entries that were read already. Their bytes are what encoding gives; use `scan` where bytes are stored."""
     return scan(map(row_of, entries), progress)
@@ -94,22 +80,17 @@ class _Findings:
         if len(self.kept) < FINDINGS_KEPT:
             self.kept.append(Finding(seq=self.seq, claim=claim, objects=objects, message=message))
 
-    def take(self, companion: Companion) -> None:
-        """Add what another found; it keeps its findings few by itself, so that they crowd out no others."""
-        self.total += companion.total
-        self.checks[companion.claim] = companion.total == 0
-        self.kept += companion.findings
-
     def chain(self, message: str) -> None:
         self.add(CHAIN, (f"entry {self.seq}",), message)
 
 
-def scan(rows: Iterable[Row], progress: Progress | None = None, companion: Companion | None = None) -> Report:
+def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
     """Audit entries as they lie in a store, byte by byte."""
     findings = _Findings()
     replay = Replay(findings.add)
+    plays = replay.plays
     last_seq, last_at, last_hash, count = 0, 0, bytes.fromhex(GENESIS), 0
-    with _collector_asleep():
+    with collector_asleep():
         for seq, at, prev, stated, body in rows:
             findings.seq = seq
             if prev != last_hash or seq != last_seq + 1 or at < last_at:
@@ -119,18 +100,19 @@ def scan(rows: Iterable[Row], progress: Progress | None = None, companion: Compa
             last_seq, last_at, last_hash = seq, at, stated
             if at > replay.at:  # noqa: PLR1730 - a call of `max` costs more, a million times
                 replay.at = at
-            events = _play(findings, replay, body)
-            if companion is not None:
-                companion.play(seq, at, events)
+            try:
+                for event in decode(body):
+                    plays[type(event)](event)
+            except (msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+                findings.chain(_senseless(seq, error))
+            if replay.gone:
+                replay.settle_nodes()
             count += 1
             if progress is not None and count % _PROGRESS_EVERY == 0:
                 progress(count)
     if progress is not None:
         progress(count)
     head = Head(seq=last_seq, hash=last_hash.hex(), at=last_at)
-    if companion is not None:
-        companion.finish(head)
-        findings.take(companion)
     return _report(findings, replay, count, head)
 
 
@@ -145,21 +127,11 @@ def _unlinked(findings: _Findings, last: tuple[int, int, bytes], row: tuple[int,
         findings.chain(f"entry {seq} lies at {at}, before its predecessor at {last_at}")
 
 
-def _play(findings: _Findings, replay: Replay, body: bytes) -> tuple[AnyEvent, ...]:
-    """Play the events of one entry, and give them. Bytes that make no sense are a finding, not the end of the audit."""
-    plays = replay.plays
-    events: tuple[AnyEvent, ...] = ()
-    try:
-        events = decode(body)
-        for event in events:
-            plays[type(event)](event)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        findings.chain(f"entry {findings.seq} cannot be read: {error}")
-    except OverflowError:
-        findings.chain(f"entry {findings.seq} leads to numbers that no clock and no machine can give")
-    if replay.gone:
-        replay.settle_nodes()
-    return events
+def _senseless(seq: int, error: Exception) -> str:
+    """Bytes that make no sense are a finding, not the end of the audit."""
+    if isinstance(error, OverflowError):
+        return f"entry {seq} leads to numbers that no clock and no machine can give"
+    return f"entry {seq} cannot be read: {error}"
 
 
 def _report(findings: _Findings, replay: Replay, entries: int, head: Head) -> Report:
@@ -179,7 +151,7 @@ def _report(findings: _Findings, replay: Replay, entries: int, head: Head) -> Re
 
 
 @contextmanager
-def _collector_asleep() -> Iterator[None]:
+def collector_asleep() -> Iterator[None]:
     """A replay makes millions of records and no cycles: looking for those would take a third of the time."""
     was_awake = gc.isenabled()
     gc.disable()

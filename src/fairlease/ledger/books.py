@@ -39,14 +39,18 @@ class Node:
 class Account:
     """What one envelope pays, and its terms in force; None where no Budget has it (any more)."""
 
-    __slots__ = ("all", "budget", "caps", "envelope", "fits", "lent", "owner", "terms", "windowed")
+    __slots__ = (
+        "all", "budget", "caps", "concurrency", "envelope", "fits", "hours", "lent", "owner", "plain", "terms", "windowed",
+    )  # fmt: skip
 
     def __init__(self, budget: str, envelope: str) -> None:
         self.budget = budget
         self.envelope = envelope
         self.owner = ""
         self.terms: Envelope | None = None
-        self.windowed = False
+        self.windowed = self.plain = False
+        self.concurrency = 0
+        self.hours: int | None = None
         self.caps: list[tuple[AggregateCap, list[Account]]] = []
         self.fits: set[object] = set()  # the places that are known to match flavor and selector
         self.all = Tally()
@@ -57,8 +61,16 @@ class Account:
         self.owner, self.terms = owner, terms
         self.windowed = terms is not None and (terms.start is not None or terms.end is not None)
         self.caps, self.fits = [], set()
+        self.plain = terms is not None and not self.windowed  # as long as no aggregate cap is put on it
+        if terms is not None:
+            self.concurrency, self.hours = terms.concurrency, terms.max_gpu_hours
         for tally in (self.all, self.lent):
             tally.set_window(*((None, None) if terms is None else (terms.start, terms.end)))
+
+    def cap(self, cap: AggregateCap, members: list[Account]) -> None:
+        """Let an aggregate cap of several envelopes bind this one too."""
+        self.caps.append((cap, members))
+        self.plain = False
 
 
 Lease = tuple[int, int, int, int, int, Account, str, int | None, Node, int, Role]
@@ -69,19 +81,17 @@ Money = tuple[Account, int, str]
 """(account, fund, payer's owner): one of an event's payers."""
 
 
+NOTHING_LOST: tuple[int, dict[int, int]] = (-1, {})
+"""When a run last lost GPUs with a node, and how many of each group: never."""
+
+
 class Run:
-    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class.
+    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
 
-    What most runs never need stands once, in the class: a million of them are made.
-    """
-
-    attempt = 0
-    open = 0
-    borrowed = 0
-    deadline: int | None = None
-    payers: tuple[Money, ...] = ()
-    lost: set[tuple[Account, int]] | None = None
-    sponsors: dict[str, int] | None = None
+    __slots__ = (
+        "attempt", "bill", "borrowed", "counted", "deadline", "fallen", "funding", "leases", "lost", "max_duration", "open",
+        "owner", "payers", "sponsors",
+    )  # fmt: skip
 
     def __init__(self, spec: RunSpec) -> None:
         self.owner = spec.owner
@@ -90,6 +100,12 @@ class Run:
         self.counted = not spec.opportunistic
         self.leases: dict[int, Lease | None] = {}
         self.bill = [0, 0, 0, 0, 0]
+        self.fallen = NOTHING_LOST
+        self.attempt = self.open = self.borrowed = 0
+        self.deadline: int | None = None
+        self.payers: tuple[Money, ...] = ()
+        self.lost: set[tuple[Account, int]] | None = None
+        self.sponsors: dict[str, int] | None = None
 
     def begin(self, attempt: int, now: int) -> None:
         """Another attempt: the limit counts anew, and so do its leases."""
@@ -107,15 +123,11 @@ class Run:
         """Whether cover was lost for the unit that a lease belongs to."""
         return self.lost is not None and ((account, -1) in self.lost or (account, group) in self.lost)
 
-    def charge(self, lease: Lease, now: int) -> None:
-        """Put a lease's time since it came to be of its kind on the bill."""
-        since, gpus, kind, fund, _, _, owner, _, _, _, _ = lease
-        spent = gpus * (now - since)
-        self.bill[kind] += spent
-        if fund == BORROWED and kind != SPARES:
-            if self.sponsors is None:
-                self.sponsors = {}
-            self.sponsors[owner] = self.sponsors.get(owner, 0) + spent
+    def owe(self, sponsor: str, spent: int) -> None:
+        """Note what was spent of a sponsor's money."""
+        if self.sponsors is None:
+            self.sponsors = {}
+        self.sponsors[sponsor] = self.sponsors.get(sponsor, 0) + spent
 
 
 def bits(slots: tuple[int, ...]) -> int:

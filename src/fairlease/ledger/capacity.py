@@ -1,23 +1,21 @@
 """Where GPUs are free: pools of one flavor, fabric domains in them, nodes in those, slots on those.
 
-Kept up to date slot by slot; packing asks it, and never scans the cluster. Nodes of a pool have a bit each, so that "the nodes
-this selector matches" is one integer, kept as nodes come and go, and sets of nodes are combined with `&` and `|`.
+Kept up to date slot by slot; packing asks it, and never scans the cluster. Sets are integers with a bit for each member, combined
+with `&` and `|`: the nodes of a pool that a selector matches, or those of a domain that have so many free GPUs.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sortedcontainers import SortedList
-
+from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys, Node
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
@@ -39,11 +37,17 @@ def bits_of(slots: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=65_536)
+def slots_of(bits: int) -> tuple[int, ...]:
+    """The slots that some bits stand for."""
+    return tuple(slot for slot in range(bits.bit_length()) if bits >> slot & 1)
+
+
+@lru_cache(maxsize=65_536)
 def lowest(free: int, count: int) -> tuple[int, ...]:
     """The `count` lowest of some free slots."""
-    slots = [slot for slot in range(free.bit_length()) if free >> slot & 1]
+    slots = slots_of(free)
     assert len(slots) >= count, "a plan gives a pod only slots that are free"
-    return tuple(slots[:count])
+    return slots[:count]
 
 
 def missing_label(node: Node, keys: LabelKeys) -> str | None:
@@ -71,7 +75,11 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
 
 
 class NodeState:
-    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it."""
+    """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it.
+
+    `version` changes with each of these, here and in its domain, and is not used again: what was computed for it still holds.
+    `spare` and `tenant` are the slots that Spare and Borrowed leases hold: the only ones that two leases may hold at once.
+    """
 
     __slots__ = (
         "barred",
@@ -87,6 +95,10 @@ class NodeState:
         "order",
         "peak",
         "rank",
+        "seat",
+        "spare",
+        "tenant",
+        "version",
     )
 
     def __init__(self, node: Node) -> None:
@@ -95,14 +107,17 @@ class NodeState:
         self.rank = (self.order, node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
+        self.spare = self.tenant = 0
         self.barred: Reason | None = None
         self.failed = False
         self.not_ready_since: int | None = None
         self.domain: Domain | None = None
         self.bit = 0
+        self.seat = 0
         self.leases: dict[int, Lease] = {}
         self.lien = 0
         self.liens: dict[Key, int] = {}
+        self.version = 0
 
     @property
     def room(self) -> int:
@@ -122,16 +137,55 @@ class NodeState:
         """For the undo log."""
         self.node, self.peak, self.failed, self.not_ready_since = saved
 
+    def hold(self, lease: Lease, free: int) -> int:
+        """A lease takes its slots; returns those that are then free. A snapshot may bring a tenant before its spare."""
+        bits = bits_of(lease.slots)
+        if lease.role is Role.ACTIVE:
+            assert free & bits == bits, "a slot is held by one lease at a time"
+            return free ^ bits
+        if lease.role is Role.SPARE:
+            assert (free | self.tenant) & ~self.spare & bits == bits, "a spare lies where nobody is"
+            self.spare |= bits
+        else:
+            assert (free | self.spare) & ~self.tenant & bits == bits, "opportunistic work borrows a spare's slots"
+            self.tenant |= bits
+        return free & ~bits
+
+    def drop(self, lease: Lease, free: int) -> int:
+        """A lease gives its slots back; returns those that are then free. A tenant and its spare outlive each other."""
+        bits = bits_of(lease.slots)
+        assert free & bits == 0, "a slot that is held is not free"
+        if lease.role is Role.ACTIVE:
+            return free | bits
+        if lease.role is Role.SPARE:
+            self.spare &= ~bits
+            return free | bits & ~self.tenant
+        self.tenant &= ~bits
+        return free | bits & ~self.spare
+
 
 class Domain:
-    """Nodes of one flavor on one fast fabric; `rooms[f]` ranks the nodes with `f` free GPUs under no lien.
+    """Nodes of one flavor on one fast fabric; `rooms[f]` are those with `f` free GPUs under no lien, a bit each in name order.
 
-    `version` changes with every change of its nodes and is never used twice; `liened` counts its nodes with a lien.
-
-    The ranks are plain sorted lists: up to some ten thousand nodes of a domain, moving the rest costs less than any tree.
+    So the best fit is the lowest bit, and giving and taking slots compares no names. Nodes mostly come in order and get the next
+    bit (`seat`); when one comes out of order, or goes, all are seated anew at the next question.
     """
 
-    __slots__ = ("free", "key", "liened", "mask", "name", "nodes", "order", "pool", "rooms", "sizes", "version")
+    __slots__ = (
+        "_rooms",
+        "_seated",
+        "free",
+        "key",
+        "liened",
+        "mask",
+        "name",
+        "nodes",
+        "order",
+        "pool",
+        "seat",
+        "sizes",
+        "version",
+    )
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
@@ -142,45 +196,95 @@ class Domain:
         self.mask = 0
         self.free = 0
         self.liened = 0
+        self.seat = 0
         self.version = 0
         self.sizes: dict[int, int] = {}
-        self.rooms: dict[int, list[tuple[Order, str]]] = {}
+        self._seated: list[NodeState] = []
+        self._rooms: dict[int, int] | None = {}
+
+    @property
+    def rooms(self) -> dict[int, int]:
+        """By the number of free GPUs: the nodes that have so many."""
+        rooms = self._rooms
+        if rooms is None:
+            rooms = self._rooms = {}
+            self._seated = sorted(self.nodes.values(), key=lambda state: state.rank)
+            for place, state in enumerate(self._seated):
+                state.seat = 1 << place
+                rooms[state.room] = rooms.get(state.room, 0) | state.seat
+        return rooms
 
     def pods(self, size: int) -> int:
         """How many pods of `size` GPUs fit on its free slots, each whole on one node."""
         pods = 0
-        for free, ranks in self.rooms.items():
-            pods += len(ranks) * (free // size)
+        for free, nodes in self.rooms.items():
+            pods += nodes.bit_count() * (free // size)
         return pods
 
     def pods_when_empty(self, size: int) -> int:
         """How many would fit if nothing ran here."""
         return sum(count * (gpus // size) for gpus, count in self.sizes.items() if gpus >= size)
 
-    def by_fit(self, size: int) -> Iterator[NodeState]:
-        """Nodes with room for a pod of `size`, the smallest hole first."""
-        for free in sorted(self.rooms):
+    def seats(self, size: int) -> Iterator[NodeState]:
+        """One node per pod of `size` that fits, the smallest hole first: a node that was begun is filled up before the next."""
+        rooms, seated = self.rooms, self._seated
+        for free in sorted(rooms):
             if free >= size:
-                for _, name in self.rooms[free]:
-                    yield self.nodes[name]
+                nodes, pods = rooms[free], free // size
+                while nodes:
+                    lowest_bit = nodes & -nodes
+                    nodes ^= lowest_bit
+                    state = seated[lowest_bit.bit_length() - 1]
+                    for _ in range(pods):
+                        yield state
 
-    def enter(self, state: NodeState, room: int) -> None:
-        """A node now has `room` free GPUs."""
-        self.free += room
-        insort(self.rooms.setdefault(room, []), state.rank)
+    def enter(self, state: NodeState) -> None:
+        """A node joins."""
+        self.nodes[state.node.name] = state
+        self.version += 1
+        self.mask |= state.bit
+        self.sizes[state.node.gpus] = self.sizes.get(state.node.gpus, 0) + 1
+        self.free += state.room
+        if self._rooms is None or (self._seated and self._seated[-1].rank > state.rank):
+            self._rooms = None
+            return
+        state.seat = 1 << len(self._seated)
+        self._seated.append(state)
+        self._rooms[state.room] = self._rooms.get(state.room, 0) | state.seat
 
-    def leave(self, state: NodeState, room: int) -> None:
-        """A node no longer has `room` free GPUs."""
-        self.free -= room
-        ranks = self.rooms[room]
-        del ranks[bisect_left(ranks, state.rank)]
+    def leave(self, state: NodeState) -> None:
+        """A node leaves."""
+        del self.nodes[state.node.name]
+        self.version += 1
+        self.mask &= ~state.bit
+        self.sizes[state.node.gpus] -= 1
+        self.free -= state.room
+        self._rooms = None
+
+    def shift(self, state: NodeState, before: int, after: int) -> None:
+        """A node that had room for `before` GPUs has room for `after`."""
+        pool = self.pool
+        if pool.stale is not None and self not in pool.stale:  # `note`, without the call: this is done for every pod
+            pool.stale[self] = self.free
+        pool.free += after - before
+        self.free += after - before
+        rooms = self._rooms
+        if rooms is not None:
+            rooms[before] ^= state.seat
+            rooms[after] = rooms.get(after, 0) | state.seat
 
 
 class Pool:
-    """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien."""
+    """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien.
+
+    `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have bits in their order, as
+    nodes have theirs in a domain. `stale` are those whose bit must move before the next question, with the hole they were last
+    seen with.
+    """
 
     __slots__ = (
-        "_by_free", "_labels", "_next_bit", "_stale", "domains", "ever_fits", "flavor", "free", "idle", "liened", "mask",
+        "_holes", "_labels", "_levels", "_next_bit", "_seated", "domains", "ever_fits", "flavor", "free", "idle", "liened",
+        "mask", "stale",
     )  # fmt: skip
 
     def __init__(self, flavor: str) -> None:
@@ -193,8 +297,10 @@ class Pool:
         self.ever_fits: dict[object, bool] = {}
         self._next_bit = 0
         self._labels: dict[tuple[str, str], int] = {}
-        self._by_free: SortedList = SortedList()
-        self._stale: dict[tuple[str, str, str], int] = {}
+        self._seated: list[Domain] = []
+        self._holes: dict[int, int] = {}
+        self._levels = 0
+        self.stale: dict[Domain, int] | None = None
 
     def nodes_matching(self, labels: dict[str, str]) -> int:
         """The nodes a selector matches, as bits."""
@@ -206,25 +312,30 @@ class Pool:
     def by_hole(self, least: int) -> Iterator[Domain]:
         """Domains with at least `least` free GPUs, the smallest hole first."""
         self._refresh()
-        for _, _, key in self._by_free.irange((least,)):
-            yield self.domains[key]
+        levels = self._levels >> least << least
+        while levels:
+            level = levels & -levels
+            levels ^= level
+            domains = self._holes[level.bit_length() - 1]
+            while domains:
+                seat = domains & -domains
+                domains ^= seat
+                yield self._seated[seat.bit_length() - 1]
 
     def add(self, state: NodeState, domain_key: tuple[str, str, str]) -> None:
         """A node joins."""
         domain = self.domains.get(domain_key)
         if domain is None:
             domain = self.domains[domain_key] = Domain(domain_key, self)
+            self.stale = None
         state.domain = domain
         state.bit = 1 << self._next_bit
         self._next_bit += 1
-        domain.nodes[state.node.name] = state
-        domain.mask |= state.bit
         self.mask |= state.bit
-        domain.sizes[state.node.gpus] = domain.sizes.get(state.node.gpus, 0) + 1
         for label in _with_any(state.node.labels):
             self._labels[label] = self._labels.get(label, 0) | state.bit
-        self._note(domain)
-        domain.enter(state, state.room)
+        self.note(domain)
+        domain.enter(state)
         self._count(domain, state, 1)
         self.ever_fits.clear()
 
@@ -232,12 +343,9 @@ class Pool:
         """A node leaves."""
         domain = state.domain
         assert domain is not None, "only a node of the pool can leave it"
-        self._note(domain)
-        domain.leave(state, state.room)
+        self.note(domain)
+        domain.leave(state)
         self._count(domain, state, -1)
-        del domain.nodes[state.node.name]
-        domain.sizes[state.node.gpus] -= 1
-        domain.mask &= ~state.bit
         self.mask &= ~state.bit
         for label in _with_any(state.node.labels):
             self._labels[label] &= ~state.bit
@@ -245,66 +353,45 @@ class Pool:
                 del self._labels[label]
         if not domain.nodes:
             del self.domains[domain.key]
+            self.stale = None
         state.domain = None
         self.ever_fits.clear()
-
-    def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
-        """Other slots are free on a node, or it is (no longer) barred."""
-        domain = state.domain
-        assert domain is not None, "only a node of the pool has slots in it"
-        before, idle = state.room, state.idle
-        state.free = free
-        state.barred = barred
-        self.idle += state.idle - idle
-        self._move(domain, state, before)
-
-    def set_lien(self, state: NodeState, lien: int) -> None:
-        """Other slots of a node are under a lien."""
-        domain = state.domain
-        assert domain is not None, "only a node of the pool has slots in it"
-        before, step = state.room, (lien != 0) - (state.lien != 0)
-        state.lien = lien
-        domain.liened += step
-        self.liened += step
-        self._move(domain, state, before)
 
     def _count(self, domain: Domain, state: NodeState, sign: int) -> None:
         self.free += sign * state.room
         self.idle += sign * state.idle
         domain.liened += sign * (state.lien != 0)
         self.liened += sign * (state.lien != 0)
-        domain.version += 1
 
-    def _move(self, domain: Domain, state: NodeState, before: int) -> None:
-        domain.version += 1
-        after = state.room
-        if before != after:
-            self._note(domain)
-            domain.leave(state, before)
-            domain.enter(state, after)
-            self.free += after - before
-
-    def _note(self, domain: Domain) -> None:
-        if domain.key not in self._stale:
-            self._stale[domain.key] = domain.free
+    def note(self, domain: Domain) -> None:
+        """A domain is about to have more or fewer free GPUs."""
+        if self.stale is not None and domain not in self.stale:
+            self.stale[domain] = domain.free
 
     def _refresh(self) -> None:
-        for key, before in self._stale.items():
-            self._by_free.discard((before, _domain_order(key), key))
-            domain = self.domains.get(key)
-            if domain is not None:
-                self._by_free.add((domain.free, domain.order, key))
-        self._stale.clear()
+        """Move the bits of domains that changed; where domains came or went, seat all of them anew."""
+        if self.stale is None:
+            self._seated = sorted(self.domains.values(), key=lambda domain: (domain.order, domain.key))
+            self._holes, self._levels = {}, 0
+            for place, domain in enumerate(self._seated):
+                domain.seat = 1 << place
+                self._enter_hole(domain)
+        else:
+            for domain, before in self.stale.items():
+                self._holes[before] ^= domain.seat
+                if not self._holes[before]:
+                    self._levels ^= 1 << before
+                self._enter_hole(domain)
+        self.stale = {}
+
+    def _enter_hole(self, domain: Domain) -> None:
+        self._holes[domain.free] = self._holes.get(domain.free, 0) | domain.seat
+        self._levels |= 1 << domain.free
 
 
 def _with_any(labels: dict[str, str]) -> set[tuple[str, str]]:
     """What a selector can say of these labels: each with its value, and with `*` for any."""
     return {(label, value) for label, actual in labels.items() for value in (actual, "*")}
-
-
-@lru_cache(maxsize=16_384)
-def _domain_order(key: tuple[str, str, str]) -> tuple[Order, ...]:
-    return tuple(natural(part) for part in (key[2], key[1], key[0]))
 
 
 class Capacity:
@@ -337,11 +424,16 @@ class Capacity:
             state.domain.pool.remove(state)
 
     def set_slots(self, state: NodeState, free: int, barred: Reason | None) -> None:
-        """See `Pool.set_slots`; a node outside every pool only keeps its own books."""
-        if state.domain is None:
-            state.free, state.barred = free, barred
-        else:
-            state.domain.pool.set_slots(state, free, barred)
+        """Other slots are free on a node, or it is (no longer) barred; outside every pool it only keeps its own books."""
+        before, idle = state.room, state.idle
+        state.free, state.barred = free, barred
+        after = state.room
+        state.version += 1
+        if state.domain is not None:
+            state.domain.version += 1
+            state.domain.pool.idle += state.idle - idle
+            if before != after:
+                state.domain.shift(state, before, after)
 
     def set_lien(self, state: NodeState, run: Key, slots: int) -> None:
         """Some slots of a node (0: none) are under the lien of a run's reservation; several may lie on one slot."""
@@ -352,9 +444,38 @@ class Capacity:
         lien = 0
         for each in state.liens.values():
             lien |= each
-        if state.domain is None:
-            state.lien = lien
-        elif lien != state.lien:
-            state.domain.pool.set_lien(state, lien)
-        else:
+        before, step = state.room, (lien != 0) - (state.lien != 0)
+        state.lien = lien
+        after = state.room
+        state.version += 1
+        if state.domain is not None:
             state.domain.version += 1
+            state.domain.liened += step
+            state.domain.pool.liened += step
+            if before != after:
+                state.domain.shift(state, before, after)
+
+    def occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
+        """Take the slots of leases (`held`), or give them back: each is the other's inverse. Each node is looked at once."""
+        nodes, frees = self.nodes, dict[str, int]()
+        for lease in leases:
+            name = lease.node
+            state = nodes[name]
+            free = frees.get(name, state.free)
+            if held:
+                frees[name] = state.hold(lease, free)
+                state.leases[lease.serial] = lease
+            else:
+                frees[name] = state.drop(lease, free)
+                del state.leases[lease.serial]
+        for name, after in frees.items():
+            state = nodes[name]
+            before = state.free
+            state.free = after
+            state.version += 1
+            if state.domain is not None:
+                state.domain.version += 1
+            if state.domain is not None and state.barred is None and before != after:
+                state.domain.pool.idle += after.bit_count() - before.bit_count()
+                clear = ~state.lien
+                state.domain.shift(state, (before & clear).bit_count(), (after & clear).bit_count())

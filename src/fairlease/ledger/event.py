@@ -228,6 +228,21 @@ class ReservationTurned(Event, frozen=True, kw_only=True):
     message: str = ""
 
 
+class DesiredSet(Event, frozen=True, kw_only=True):
+    """An elastic run's desired width was set, for good."""
+
+    run: Key
+    gpus: int
+
+
+class GrowthDeferred(Event, frozen=True, kw_only=True):
+    """An elastic run's cooldown is over and it cannot grow, for this reason. Written once per change of width, or of reason."""
+
+    run: Key
+    reason: Reason
+    message: str
+
+
 AnyEvent = (
     Configured
     | NodeSet
@@ -247,6 +262,8 @@ AnyEvent = (
     | OutcomeRecorded
     | ReservationMade
     | ReservationTurned
+    | DesiredSet
+    | GrowthDeferred
 )
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -4,27 +4,31 @@
 chain would not know. So every row of it is compared with what the entries give; what may not be there is found as
 well as what is missing, and so are rows that stem from entries behind the last one: a ledger that was cut short.
 
-It rides along with the replay, so that nothing is decoded twice, and reads every table once, in the order of the
-entries. A lease is read together with its end, which is held until the entry that closes it: memory follows what is
-open. Numbers of names and payers are the file's own affair; what they stand for is compared.
+Mostly all is well, and `ledger.index_proof` shows that at once. Only where it does not are the rows compared one by one,
+to say what is wrong and in which entry. Every table is read once, in the order of the entries. A lease is read together
+with its end, which is held until the entry that closes it: memory follows what is open. Numbers of names and payers are
+the file's own affair; what they stand for is compared.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any, TypeVar
 
+import msgspec
+
 from fairlease.ledger import event as ev
-from fairlease.ledger.audit import Finding, Progress, Report, scan
+from fairlease.ledger.audit import Finding, collector_asleep
+from fairlease.ledger.chain import Row as EntryRow
 from fairlease.ledger.derive import closure_of, runs_of
-from fairlease.ledger.sqlite import SqliteStore
+from fairlease.ledger.index_proof import proven
 from fairlease.ledger.sqlite_file import blueprint, made_of
 from fairlease.ledger.sqlite_index import pack_slots
-from fairlease.ledger.store import GENESIS, Head
+from fairlease.ledger.store import GENESIS
 from fairlease.model.lease import Payer
-from fairlease.model.record import Key, split
+from fairlease.model.record import Key, Record, split
 
 INDEXES_AGREE = "indexesAgree"
 FINDINGS_KEPT = 50
@@ -54,14 +58,29 @@ Row = tuple[Any, ...]
 End = tuple[int, int | None, str | None]
 """The serial of an open lease, and the end that the index gives it."""
 
+_ASK_EVERY = 1_024
 _NOTHING: tuple[int | None, int | None] = (None, None)
 _T = TypeVar("_T")
 
 
-def audit_store(store: SqliteStore, progress: Progress | None = None) -> Report:
-    """Audit a file, entries and index, as of one moment: a daemon may go on writing to it."""
-    with store.unchanging() as db:
-        return scan(store.rows(), progress, IndexCheck(db))
+class Found(Record, frozen=True, kw_only=True):
+    """What an index check found: how many things are wrong, and the first of them."""
+
+    total: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+def check_indexes(
+    db: sqlite3.Connection, rows: Callable[[], Iterable[EntryRow]], keep_on: Callable[[], None] | None = None
+) -> Found:
+    """Compare a file's tables with its entries (`rows` reads them). `keep_on` is asked now and then, and may raise."""
+    check = _IndexCheck(db)
+    with collector_asleep():
+        check.guarded(check.schema)
+        if not proven(db, keep_on):
+            check.compare(rows(), keep_on)
+        check.guarded(check.snapshots)
+    return Found(total=check.total, findings=tuple(check.findings))
 
 
 class _Ids(dict[_T, int]):
@@ -95,10 +114,8 @@ class _Run:
         self.open: dict[str, End] = {}
 
 
-class IndexCheck:
-    """The comparison. `play` is told each entry in order, `finish` that there are no more."""
-
-    claim = INDEXES_AGREE
+class _IndexCheck:
+    """The comparison, row by row. It stops when it has found enough."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self.findings: list[Finding] = []
@@ -109,26 +126,27 @@ class IndexCheck:
         self._endings = 0
         self._runs: dict[Key, _Run] = {}
         self._silent = False
-        self._guarded(self._begin)
 
-    def play(self, seq: int, at: int, events: tuple[ev.AnyEvent, ...]) -> None:
-        """Compare the rows that follow from one entry."""
-        self._seq = seq
+    def compare(self, rows: Iterable[EntryRow], keep_on: Callable[[], None] | None) -> None:
+        """Compare the rows that follow from each entry, and find what is left over."""
+        self.guarded(self._begin)
+        self.guarded(lambda: self._play_all(rows, keep_on))
+        for step in (self._left_over, self._unused, self._orphans):
+            self.guarded(step)
+
+    def _play_all(self, rows: Iterable[EntryRow], keep_on: Callable[[], None] | None) -> None:
+        for seq, at, _, _, body in rows:
+            self._seq = seq
+            if self._silent:
+                continue  # What is left over is told of the last entry.
+            self._play(at, _events(body))
+            if keep_on is not None and seq % _ASK_EVERY == 0:
+                keep_on()
+
+    def guarded(self, work: Callable[[], None]) -> None:
+        """Do one step, unless enough was found."""
         if self._silent:
             return
-        try:
-            self._play(at, events)
-        except sqlite3.Error as error:
-            self._unreadable(error)
-
-    def finish(self, head: Head) -> None:
-        """Find what is left over."""
-        self._seq = head.seq
-        for step in (self._left_over, self._unused, self._orphans, self._snapshots):
-            if not self._silent:
-                self._guarded(step)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
         except sqlite3.Error as error:
@@ -150,7 +168,6 @@ class IndexCheck:
     # --- the tables themselves -------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._schema()
         execute = self._db.execute
         names = execute("SELECT text, id FROM name").fetchall()
         payers = execute("SELECT budget, envelope, owner, fund, id FROM payer").fetchall()
@@ -166,7 +183,7 @@ class IndexCheck:
         self._story: Row | None = next(self._stories, None)
         self._ended: Iterator[Row] = execute(_ENDED)
 
-    def _schema(self) -> None:
+    def schema(self) -> None:
         """Tables and triggers must be those that Fairlease made, to the letter, and no trigger may stand beside them."""
         due, found = blueprint(), made_of(self._db)
         for (kind, name), text in due.items():
@@ -342,7 +359,7 @@ class IndexCheck:
             for (serial,) in self._db.execute(_ORPHANS.format(table=table)):
                 self._found(f"table {table} has serial {serial}, which no lease has", f"serial {serial}")
 
-    def _snapshots(self) -> None:
+    def snapshots(self) -> None:
         """A daemon starts from a snapshot: it must be of an entry that is there, and be whole."""
         for seq, sealed, at, digest, body, entry_hash, entry_at in self._db.execute(_SNAPSHOTS):
             due = (bytes.fromhex(GENESIS), at) if seq == 0 else (entry_hash, entry_at)
@@ -352,6 +369,14 @@ class IndexCheck:
                 self._found(f"the snapshot of entry {seq} has another hash or time than the entry", seq=seq)
             elif sha256(body).digest() != digest:
                 self._found(f"the snapshot of entry {seq} does not have the bytes that its digest states", seq=seq)
+
+
+def _events(body: bytes) -> tuple[ev.AnyEvent, ...]:
+    """The events of an entry; none of one that cannot be read, which the replay tells."""
+    try:
+        return ev.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ()
 
 
 def _packed(slots: tuple[int, ...]) -> bytes | None:

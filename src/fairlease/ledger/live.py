@@ -26,8 +26,9 @@ Unit = tuple[str, str, str, int]
 Signature = tuple[str, bool, tuple[str, ...]]
 """(owner, may borrow, sponsors): runs alike in this ask the same envelopes in the same order."""
 
-Footprint = tuple[int, int, int, int, bool]
-"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain): runs alike in this need one room."""
+Footprint = tuple[int, int, int, int, bool, bool]
+"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain, opportunistic): runs alike in this
+need one room. Opportunistic work holds no spares, as it has no claim to its GPUs, and finds room on those of others."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _FOR_ROOM = (Reason.NoRoom, Reason.Reserved)
@@ -63,10 +64,14 @@ class Meter:
 
 
 class Hold:
-    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then."""
+    """A reservation in force: a run's date, and the slots (as bits by node) that are under its lien until then.
+
+    `expected` is how long the run was expected to run, nine times in ten, when the reservation was made.
+    """
 
     __slots__ = (
-        "basis", "cut_from", "domains", "earliest_start", "envelopes", "lien", "made_at", "message", "name", "reason", "state",
+        "basis", "cut_from", "domains", "earliest_start", "envelopes", "expected", "lien", "made_at", "message", "name",
+        "reason", "state",
     )  # fmt: skip
 
     def __init__(self, made: ReservationMade, at: int) -> None:
@@ -79,6 +84,7 @@ class Hold:
         self.lien = made.lien
         self.envelopes = made.envelopes
         self.cut_from = made.cut_from
+        self.expected = 0
         self.made_at = at
         self.state = ReservationState.PENDING
 
@@ -97,12 +103,15 @@ class Hold:
 
 
 class RunState:
-    """A run that is not over: what it asked, how it stands, what it holds and what it owes."""
+    """A run that is not over: what it asked, how it stands, what it holds and what it owes.
+
+    `expected` is how long it will run, nine times in ten, as seen when it started.
+    """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "deadline", "displaced_by", "failures", "first_started_at", "hold", "key", "leases", "message", "meters", "number",
-        "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors",
-        "started_at", "submitted_at", "tally", "width",
+        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at", "hold",
+        "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since",
+        "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -124,10 +133,14 @@ class RunState:
         self.deadline: int | None = None
         self.number = 0
         self.width = 0
+        self.changed_at = 0
+        self.steady = (0, 0)
+        self.stalled: Reason | None = None
         self.spare_gpus = 0
         self.hold: Hold | None = None
         self.reservations = 0
         self.displaced_by: tuple[Key, ...] = ()
+        self.expected = 0
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
@@ -150,6 +163,13 @@ class RunState:
         group = -1 if self.spec.malleable is None else lease.group
         return self.key, lease.payer.budget, lease.payer.envelope, group
 
+    def resized(self, before: int, now: int, *, swapped: bool) -> None:
+        """Its width was `before` and is another: note when it changed. What a swap makes good at the same instant is no change."""
+        if self.changed_at != now:
+            self.steady, self.changed_at = (before, self.changed_at), now
+        if swapped and self.width == self.steady[0]:
+            self.changed_at = self.steady[1]
+
     def bill(self, now: int) -> Bill:
         """What it has used up so far."""
         read = {name: meter.read(now) for name, meter in self.meters.items()}
@@ -168,15 +188,17 @@ class RunState:
 
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
-    "first_started_at", "deadline", "number", "width", "spare_gpus", "shape", "hold", "reservations", "displaced_by",
+    "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
+    "reservations", "displaced_by", "expected",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
 
 def shape_of(spec: RunSpec) -> bytes:
     """What cover and pack see of a run: two of one shape get the same answer."""
-    bare = msgspec.structs.replace(spec, template=None, command=(), env={}, workdir=None)
-    return _encode(bare)
+    if spec.command or spec.template is not None or spec.env or spec.workdir is not None:
+        spec = msgspec.structs.replace(spec, template=None, command=(), env={}, workdir=None)
+    return _encode(spec)
 
 
 def footprint_of(spec: RunSpec) -> Footprint:
@@ -184,24 +206,25 @@ def footprint_of(spec: RunSpec) -> Footprint:
     size, locality = spec.pod_gpus, spec.locality
     width = spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
     together = not locality.allow_cross_group_spread
-    return size, locality.group_gpus or size, width, spec.spares_per_group, together
+    spares = 0 if spec.opportunistic else spec.spares_per_group
+    return size, locality.group_gpus or size, width, spares, together, spec.opportunistic
 
 
 class Shape:
     """Waiting runs that are alike in everything a decision looks at; `orders` are their places in the order of asking.
 
-    `place` is where the shape itself stands in its line, if it waits for room. (Most shapes live for one tick and hold one run, for
-    which a sorted dictionary would be dear.)
+    `place` is where the shape itself stands in its line, if it waits for room; `other`: it waits for something else. (Most shapes
+    live for one tick and hold one run, for which a sorted dictionary would be dear.)
     """
 
-    __slots__ = ("footprint", "key", "orders", "place", "reason", "runs", "sample", "signature")
+    __slots__ = ("key", "orders", "other", "place", "reason", "runs", "sample", "signature")
 
     def __init__(self, key: bytes, sample: RunState) -> None:
         self.key = key
         self.sample = sample.spec
         self.signature = sample.signature
-        self.footprint = footprint_of(sample.spec)
         self.place: int | None = None
+        self.other = False
         self.runs: dict[int, RunState] = {}
         self.orders: list[int] = []
         self.reason = Reason.Submitted
@@ -247,23 +270,32 @@ class Queue:
     def _align(self, shape: Shape) -> None:
         """Put a shape where it belongs: if it waits for room, into the line of its footprint, by its first run."""
         first = shape.orders[0] if shape.reason in _FOR_ROOM and shape.orders else None
-        others = self.others.setdefault(shape.signature, {})
-        if shape.orders and first is None:
-            others[shape.key] = shape
-        else:
-            others.pop(shape.key, None)
-        if not others:
-            del self.others[shape.signature]
+        other = first is None and bool(shape.orders)
+        if other != shape.other:
+            self._sort_out(shape, other=other)
         if first != shape.place:
             self._move(shape, first)
 
+    def _sort_out(self, shape: Shape, *, other: bool) -> None:
+        shape.other = other
+        if other:
+            self.others.setdefault(shape.signature, {})[shape.key] = shape
+            return
+        others = self.others[shape.signature]
+        del others[shape.key]
+        if not others:
+            del self.others[shape.signature]
+
     def _move(self, shape: Shape, first: int | None) -> None:
         lines = self.lines.setdefault(shape.sample.resources.gpu_type, {})
-        line = lines.setdefault(shape.footprint, SortedDict())
+        footprint = footprint_of(shape.sample)
+        line = lines.get(footprint)
+        if line is None:
+            line = lines[footprint] = SortedDict()
         if shape.place is not None:
             del line[shape.place]
         if first is not None:
             line[first] = shape
         elif not line:
-            del lines[shape.footprint]
+            del lines[footprint]
         shape.place = first

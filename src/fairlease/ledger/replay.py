@@ -1,7 +1,7 @@
 """The audit's own fold of the ledger: every event is played again, in the simplest books that can prove the claims.
 
-It shares nothing with the live state. A run is forgotten when it ends and a lease when it closes, so that memory
-follows what is open. After a finding the fold goes on as well as it can, to find what else is wrong.
+It shares nothing with the live state. A run is forgotten when it ends, but for its name, and a lease when it closes, so
+that memory follows what is open. After a finding the fold goes on as well as it can, to find what else is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from fairlease.ledger import admission
 from fairlease.ledger import event as ev
-from fairlease.ledger.admission import exceeded
+from fairlease.ledger.admission import exceeded, within
 from fairlease.ledger.books import (
     BORROWED,
     CLASSES,
@@ -40,7 +40,7 @@ Finder = Callable[[str, tuple[str, ...], str], None]
 """Takes down what is wrong: the claim, the objects, a sentence."""
 
 # In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
-ACTIVE, TENANT, SWAP = Role.ACTIVE, Role.BORROWED, Reason.Swap
+ACTIVE, TENANT, SWAP, LOST = Role.ACTIVE, Role.BORROWED, Reason.Swap, Reason.NodeFailure
 OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
 
 
@@ -64,7 +64,10 @@ class Replay:
         self._config = Config()
         self._nodes: dict[str, Node] = {}
         self._budgets: dict[str, BudgetSpec] = {}
-        self._runs: dict[str, Run | None] = {}
+        self._runs: dict[str, Run] = {}
+        self._gone_runs: set[str] = (
+            set()
+        )  # apart from those that live: these are few, and stay in the processor's cache
         self._masks: dict[tuple[int, ...], int] = {}
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
@@ -117,7 +120,7 @@ class Replay:
         for cap in spec.aggregate_caps:
             members = [self._account(event.budget, name) for name in cap.envelopes]
             for member in members:
-                member.caps.append((cap, members))
+                member.cap(cap, members)
 
     def _budget_removed(self, event: ev.BudgetRemoved) -> None:
         self._withdraw(event.budget)
@@ -130,12 +133,13 @@ class Replay:
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
-        if event.run in self._runs:
-            self.found(NO_LEASE_REWRITTEN, (event.run,), f"the name {event.run} was submitted before")
-        self._runs[event.run] = Run(event.spec)
+        name = event.run
+        if name in self._gone_runs or name in self._runs:
+            self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
+        self._runs[name] = Run(event.spec)
 
     def _dead(self, name: str, what: str) -> None:
-        why = "has ended" if name in self._runs else "was never submitted"
+        why = "has ended" if name in self._gone_runs else "was never submitted"
         self.found(NO_LEASE_REWRITTEN, (name,), f"{what}, but run {name} {why}")
 
     def _ended(self, event: ev.RunEnded) -> None:
@@ -148,7 +152,8 @@ class Replay:
         told = [bill.owned, bill.shared, bill.borrowed, bill.overdrawn, bill.spares]
         if told != run.bill or bill.sponsors or run.sponsors:
             self._compare(name, run, told, bill.sponsors)
-        self._runs[name] = None
+        del self._runs[name]
+        self._gone_runs.add(name)
         return None
 
     def _left_open(self, name: str, run: Run, what: str) -> None:
@@ -192,10 +197,13 @@ class Replay:
         for number, lease in run.leases.items():
             if lease is None or lease[5] is not account or lease[2] == SPARES:
                 continue
-            _, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
+            since, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
             kind = OVERDRAWN if run.overdrawn(account, group) else fund
             if kind != before:
-                run.charge(lease, self.at)
+                spent = gpus * (self.at - since)
+                run.bill[before] += spent
+                if fund == BORROWED:
+                    run.owe(owner, spent)
                 run.leases[number] = (self.at, gpus, kind, fund, group, account, owner, deadline, node, mask, role)
 
     # --- leases ----------------------------------------------------------------------------------------------------
@@ -225,10 +233,22 @@ class Replay:
                 money = payers[cell.payer]
                 leases[number] = opened = self._open(name, run, cell, money)
                 run.open += 1
-                if not swap and opened[8].place not in money[0].fits:
+                if swap:
+                    self._take_over(name, run, cell)
+                elif opened[8].place not in money[0].fits:
                     self._fit(event, money[0], opened[8])
         self.leases += len(event.cells)
         return None if swap else self._admit(event, run, payers)
+
+    def _take_over(self, name: str, run: Run, cell: ev.Cell) -> None:
+        """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost."""
+        at, lost = run.fallen
+        left = lost.get(cell.group, 0) - len(cell.slots) if at == self.at else -1
+        if left < 0 or cell.role is not ACTIVE:
+            lease = _lease_name(name, run.attempt, cell.number)
+            text = f"lease {lease} opened for a swap, but group {cell.group} lost no such pod with its node"
+            self.found(NO_CAP_EXCEEDED, (name, lease), text)
+        lost[cell.group] = left
 
     def _again(self, name: str, run: Run, attempt: int) -> None:
         """Another attempt begins: it must be a later one, and the last one must be over."""
@@ -270,6 +290,10 @@ class Replay:
         taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
         if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
             self._bad_slots(_lease_name(name, run.attempt, cell.number), node, taken & mask, slots)
+        if role is TENANT and (mask & ~node.spare or run.counted):
+            lease = _lease_name(name, run.attempt, cell.number)
+            text = f"lease {lease} borrows slots of {node.name} that are no spare's, or is not opportunistic"
+            self.found(NO_SLOT_DOUBLED, (lease, node.name), text)
         if role is ACTIVE:
             node.active |= mask
         elif role is TENANT:
@@ -317,6 +341,8 @@ class Replay:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:
+            if fund == OWNED and within(account, now, quantum, counted):
+                continue
             sentences = exceeded(account, now, quantum, counted)
             if fund == BORROWED:
                 sentences += admission.lent_too_much(account, run.owner, now, quantum, counted)
@@ -335,6 +361,8 @@ class Replay:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
+        if event.reason is LOST:
+            self._note_loss(event, run)
         if event.names:
             for name in event.names:
                 self._close_named(event.run, run, name)
@@ -346,6 +374,16 @@ class Replay:
             held = [lease for lease in run.leases.values() if lease is not None]
             run.lost &= {(lease[5], group) for lease in held for group in (-1, lease[4])}
         return None
+
+    def _note_loss(self, event: ev.LeasesClosed, run: Run) -> None:
+        """What each group loses with a node: that much may be swapped at this moment."""
+        at, lost = run.fallen
+        lost = dict(lost) if at == self.at else {}
+        numbers = [int(name.rpartition("-")[2]) for name in event.names] or run.held()
+        for lease in (run.leases.get(number) for number in numbers):
+            if lease is not None and lease[10] is ACTIVE:
+                lost[lease[4]] = lost.get(lease[4], 0) + lease[1]
+        run.fallen = self.at, lost
 
     def _close_named(self, run_name: str, run: Run, name: str) -> None:
         """Close a lease of the present attempt; one of another attempt, or of none, is not there to be closed."""
@@ -361,18 +399,20 @@ class Replay:
             self._close(run, number, lease)
 
     def _close(self, run: Run, number: int, lease: Lease) -> None:
+        since, gpus, kind, fund, _, account, owner, deadline, node, mask, role = lease
+        now, counted = self.at, gpus if run.counted else 0
         run.leases[number] = None
         run.open -= 1
-        run.charge(lease, self.at)
-        _, gpus, _, fund, _, account, _, deadline, node, mask, role = lease
+        run.bill[kind] += gpus * (now - since)
         if role is ACTIVE:
             node.active &= ~mask
         elif role is TENANT:
             node.tenant &= ~mask
         else:
             node.spare &= ~mask
-        counted = gpus if run.counted else 0
-        account.all.change(self.at, -gpus, -counted, deadline)
+        account.all.change(now, -gpus, -counted, deadline)
         if fund == BORROWED:
             run.borrowed -= gpus
-            account.lent.change(self.at, -gpus, -counted, deadline)
+            account.lent.change(now, -gpus, -counted, deadline)
+            if kind != SPARES:
+                run.owe(owner, gpus * (now - since))

@@ -17,7 +17,7 @@ from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.live import Hold, Meter, RunState, Unit
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
-from fairlease.ledger.timers import TimerKey
+from fairlease.ledger.timers import Due, TimerKey
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Lease
@@ -67,6 +67,7 @@ class FrozenHold(Record, frozen=True, kw_only=True):
     made: ev.ReservationMade
     made_at: int
     state: ReservationState
+    expected: int
 
 
 class FrozenRun(Record, frozen=True, kw_only=True):
@@ -91,7 +92,11 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
+    expected: int
     hold: FrozenHold | None
+    changed_at: int
+    steady: tuple[int, int]
+    stalled: Reason | None
     leases: tuple[Lease, ...]
     meters: dict[str, tuple[int, int, int]]
     sponsors: dict[str, tuple[int, int, int]]
@@ -152,7 +157,7 @@ def freeze(state: State) -> bytes:
         ),
         runs=tuple(_freeze_run(each) for _, each in sorted(state.runs.items())),
         shapes=tuple(sorted((shape.key, shape.reason) for shape in state.queue.shapes.values())),
-        due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if when <= state.at)),
+        due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if _kept(timer, when, state.at))),
         ended=state.ended,
         orders=state.orders,
         serial=state.serial,
@@ -171,7 +176,11 @@ def derived(state: State) -> dict[str, object]:
             (key, each.used, each.lent_used, dict(each.gpus), each.promise.save(), each.lent_promise.save())
             for key, each in accounts
         ],
-        "slots": [(name, each.free, each.barred, each.lien) for name, each in sorted(state.capacity.nodes.items())],
+        "slots": [
+            (name, each.free, each.spare, each.tenant, each.barred, each.lien)
+            for name, each in sorted(state.capacity.nodes.items())
+        ],
+        "hosts": sorted(state.hosts),
         "domains": [
             (flavor, pool.free, sorted((key, domain.free) for key, domain in pool.domains.items()))
             for flavor, pool in sorted(state.capacity.pools.items())
@@ -179,6 +188,7 @@ def derived(state: State) -> dict[str, object]:
         ],
         "queue": sorted((key, tuple(shape.orders), shape.reason.value) for key, shape in state.queue.shapes.items()),
         "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
+        "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
         "timers": sorted(state.timers.times.items()),
         "work": (sorted(state.opportunistic), sorted(state.overdrawn.items()), state.open_leases),
     }
@@ -206,6 +216,8 @@ def thaw(body: bytes) -> State:
         state.queue.settle(shape, reason)
     for books in state.accounts.values():
         state.retime(books)
+    for timer in [each for each in state.timers.times if each[0] is Due.CAP]:
+        state.timers.set(timer, None)
     for timer, when in frozen.due:
         state.timers.set(timer, when)
     state.orders, state.serial = frozen.orders, frozen.serial
@@ -213,6 +225,11 @@ def thaw(body: bytes) -> State:
     state.history.update(frozen.history)
     state.settled()
     return state
+
+
+def _kept(timer: TimerKey, when: int, now: int) -> bool:
+    """Timers that cannot be derived: those not heard yet, and those of caps, which may follow from a turn not heard yet."""
+    return when <= now or timer[0] is Due.CAP
 
 
 def _freeze_node(each: NodeState) -> FrozenNode:
@@ -241,7 +258,8 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by",
+    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by", "expected", "changed_at",
+    "steady", "stalled",
 )  # fmt: skip
 
 
@@ -261,12 +279,12 @@ def _freeze_hold(run: RunState) -> FrozenHold | None:
         envelopes=hold.envelopes,
         cut_from=hold.cut_from,
     )
-    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state)
+    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state, expected=hold.expected)
 
 
 def _thaw_hold(frozen: FrozenHold) -> Hold:
     hold = Hold(frozen.made, frozen.made_at)
-    hold.state = frozen.state
+    hold.state, hold.expected = frozen.state, frozen.expected
     return hold
 
 

@@ -28,7 +28,10 @@ SNAPSHOTS_KEPT = 2
 _CHUNK = 256
 """Entries that are read at once: they still lie in the processor's cache when it is their turn."""
 
-_ROWS = "SELECT seq, at, prev, hash, body FROM entry WHERE seq > ? ORDER BY seq LIMIT ?"
+_LAST = (1 << 63) - 1
+"""No entry has a higher number than SQLite can hold."""
+
+_ROWS = "SELECT seq, at, prev, hash, body FROM entry WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 _HEAD = "SELECT seq, lower(hex(hash)), at FROM entry ORDER BY seq DESC LIMIT 1"
 _PUT_ENTRY = "INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)"
 _PUT_SNAPSHOT = "INSERT OR REPLACE INTO snapshot (seq, hash, at, digest, body) VALUES (?, ?, ?, ?, ?)"
@@ -110,9 +113,9 @@ class SqliteStore:
         self._index.forget()
         self._head = self._stored_head()
 
-    def rows(self, after: int = 0) -> Iterator[Row]:
+    def rows(self, after: int = 0, upto: int = _LAST) -> Iterator[Row]:
         """The entries behind number `after` as they lie on the disk, for an audit: read in chunks, not decoded."""
-        while rows := self._db.execute(_ROWS, (after, _CHUNK)).fetchall():
+        while rows := self._db.execute(_ROWS, (after, upto, _CHUNK)).fetchall():
             yield from rows
             after = rows[-1][0]
 

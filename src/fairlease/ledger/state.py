@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
-from fairlease.ledger.live import Hold, RunState, Unit
+from fairlease.ledger.live import Hold, RunState, Unit, shape_of
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.timers import Due
 from fairlease.ledger.world import Dirty, World
@@ -41,7 +41,8 @@ class State(World):
             ev.LeasesClosed: self._leases_closed, ev.RunRequeued: self._run_requeued, ev.RunEnded: self._run_ended,
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
-            ev.ReservationTurned: self._reservation_turned,
+            ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
+            ev.GrowthDeferred: self._growth_deferred,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -65,6 +66,11 @@ class State(World):
         if before.node_debounce != event.config.node_debounce:
             for state in self.capacity.nodes.values():
                 self._debounce(state)
+        if before.grow_cooldown != event.config.grow_cooldown:
+            for run in self.runs.values():
+                self.undo.touch(run)
+                run.stalled = None  # whether its cooldown is over is another question now
+                self._regrow(run)
         if event.config.labels != self.capacity.labels:
             nodes = list(self.capacity.nodes.values())
             for state in nodes:
@@ -176,13 +182,14 @@ class State(World):
         run.attempt += 1
         run.failures += event.reason is Reason.Fail
         run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
-        run.started_at = run.deadline = None
+        run.started_at = run.deadline = run.stalled = None
         run.number = 0
         if event.by is not None:
             run.displaced_by = (*run.displaced_by, event.by)
         run.asked_at, run.order = self.at, self.orders
         self._set("orders", self.orders + 1)
         self._timer(Due.DEADLINE, (run.key,), None)
+        self._regrow(run)
         if run.key in self.opportunistic:
             self.undo.pop(self.opportunistic, run.key)
         self._enqueue(run)
@@ -196,6 +203,7 @@ class State(World):
         self._dequeue(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)
+        self._regrow(run)
         self._timer(Due.DEADLINE, (event.run,), None)
         self._timer(Due.LATEST_START, (event.run,), None)
         if event.run in self.opportunistic:
@@ -213,21 +221,21 @@ class State(World):
         self.undo.touch(run)
         if run.phase is Phase.PENDING:
             self._begin(run)
-        opened = leases_of(event, run.spec, self.at, self.serial)
+        opened, before = leases_of(event, run.spec, self.at, self.serial), run.width
         run.number = event.cells[-1].number + 1
         self._set("serial", self.serial + len(opened))
         self._set("open_leases", self.open_leases + len(opened))
-        for lease in opened:
-            self.undo.put(run.leases, lease.name, lease)
+        self.undo.put_all(run.leases, {lease.name: lease for lease in opened})
         self._occupy(opened, held=True)
         for account in self._book(run, opened, sign=1):
             self.retime(account)
+        self._resized(run, before, swapped=event.reason is Reason.Swap)
 
     def _leases_closed(self, event: ev.LeasesClosed) -> None:
         run = self.runs[event.run]
         self.undo.touch(run)
-        names = event.names or tuple(run.leases)
-        closed = [self.undo.pop(run.leases, name) for name in names]
+        names, before = event.names or tuple(run.leases), run.width
+        closed = tuple(self.undo.pop_all(run.leases, names).values())
         self._set("open_leases", self.open_leases - len(closed))
         self._occupy(closed, held=False)
         for account in self._book(run, closed, sign=-1):
@@ -236,6 +244,34 @@ class State(World):
         for unit in list(run.overdrawn):
             if not any(run.unit(lease) == unit for lease in run.leases.values()):
                 self._forget(run, unit)
+        self._resized(run, before)
+
+    def _resized(self, run: RunState, before: int, *, swapped: bool = False) -> None:
+        if run.width != before:
+            run.resized(before, self.at, swapped=swapped)
+            run.stalled = None
+            self._regrow(run)
+
+    def _desired_set(self, event: ev.DesiredSet) -> None:
+        run = self.runs[event.run]
+        shape = self.queue.shapes.get(run.shape)
+        waits = shape is not None and run.order in shape.runs
+        if waits:
+            self._dequeue(run)
+        self.undo.later(setattr, run, "shape", run.shape)
+        self.undo.touch(run)
+        run.spec = run.spec.resized(event.gpus)
+        run.shape = shape_of(run.spec)
+        if waits:
+            self._enqueue(run)
+        run.stalled = None
+        self._regrow(run)
+
+    def _growth_deferred(self, event: ev.GrowthDeferred) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        run.stalled = event.reason
+        self._regrow(run)
 
     # --- cover lost and regained ---------------------------------------------------------------------------------------
 

@@ -17,10 +17,11 @@ class Due(enum.IntEnum):
     DRAIN = 5
     LATEST_START = 6
     RESERVATION = 7
+    GROW = 8
 
 
 TimerKey = tuple[Due, tuple[str, ...]]
-"""What falls due, and of what: a run (its deadline, latest start or reservation), a node, (budget, envelope), (budget, aggregate cap), a unit of cover."""
+"""What falls due, and of what: a run (deadline, latest start, reservation), a node, an envelope, a cap, a unit of cover."""
 
 
 class Timers:
@@ -65,3 +66,15 @@ class Timers:
         for item in found:
             heappush(heap, item)
         return [key for _, key in sorted(found, key=lambda item: (item[1][0], item[0], item[1][1]))]
+
+    def before(self, when: int) -> list[TimerKey]:
+        """What falls due by `when`, in no order: the part of the heap that lies before it, not all of it."""
+        heap, found, places = self._heap, [], [0]
+        while places:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= when:
+                time, key = heap[place]
+                if self.times.get(key) == time:
+                    found.append(key)
+                places += (2 * place + 1, 2 * place + 2)
+        return found

@@ -7,7 +7,7 @@ all of this costs a comparison. Trials nest: a resolver tries cuts inside a tick
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 K = TypeVar("K")
@@ -61,6 +61,19 @@ class UndoLog:
             self._calls.append((mapping.__setitem__, (at, value)))
         return value
 
+    def put_all(self, mapping: dict[K, V], items: dict[K, V]) -> None:
+        """`mapping.update(items)`, where none of these keys is there yet: one note for the leases of a whole gang."""
+        if self._calls is not None:
+            self._calls.append((_drop, (mapping, items)))
+        mapping.update(items)
+
+    def pop_all(self, mapping: dict[K, V], keys: Iterable[K]) -> dict[K, V]:
+        """Take several keys away; returns what was there."""
+        gone = {at: mapping.pop(at) for at in keys}
+        if self._calls is not None:
+            self._calls.append((mapping.update, (gone,)))
+        return gone
+
     def later(self, call: Callable[..., Any], *arguments: Any) -> None:  # noqa: ANN401 - handed through to `call`
         """Note the inverse of something just done."""
         if self._calls is not None:
@@ -93,3 +106,8 @@ class UndoLog:
         if not self._stack:
             self._calls = None
             self._saved = set()
+
+
+def _drop(mapping: dict[K, V], items: dict[K, V]) -> None:
+    for at in items:
+        del mapping[at]

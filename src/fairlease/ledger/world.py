@@ -6,13 +6,15 @@ which event uses which; nobody else changes anything here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bar, bits_of
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Unit
+from fairlease.ledger.capacity import Capacity, NodeState, bar
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
+from fairlease.model.amount import HOUR
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -21,13 +23,17 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
+    from fairlease.model.run import RunSpec
 
 REMEMBERED_RUNS = 32
 """Runs of each owner whose duration is remembered, for predictions."""
+
+UNKNOWN_MS = 4 * HOUR
+"""How long a run is taken to run whose owner's runs nobody has seen end yet."""
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -54,6 +60,8 @@ class Dirty:
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
+        if not self:  # as between two ticks
+            return twin
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
         twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
@@ -67,6 +75,7 @@ class World:
         self.at = 0
         self.config = Config()
         self.capacity = Capacity(self.config.labels)
+        self.hosts: dict[str, NodeState] = {}
         self.budgets: dict[Key, BudgetSpec] = {}
         self.budgets_version = 0
         self.accounts: dict[AccountId, Account] = {}
@@ -78,6 +87,7 @@ class World:
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
         self.history: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
         self.serial = 0
@@ -160,9 +170,11 @@ class World:
         )
 
     def _timer(self, due: Due, subject: tuple[str, ...], when: int | None) -> None:
-        before = self.timers.set((due, subject), when)
+        timer = (due, subject)
+        before = self.timers.times.get(timer)
         if before != when:
-            self.undo.later(self.timers.set, (due, subject), before)
+            self.timers.set(timer, when)
+            self.undo.later(self.timers.set, timer, before)
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -178,7 +190,9 @@ class World:
         """The aggregate caps that count an envelope."""
         budget, name = account.id
         spec = self.budgets.get(Key(budget))
-        return [] if spec is None else [cap for cap in spec.aggregate_caps if name in cap.envelopes]
+        if spec is None or not spec.aggregate_caps:
+            return []
+        return [cap for cap in spec.aggregate_caps if name in cap.envelopes]
 
     def _refit(self, account: Account, envelope: Envelope | None, owner: str) -> None:
         """Put an envelope's new terms on its books; what was spent and promised stays as it is."""
@@ -189,10 +203,7 @@ class World:
 
     def retime(self, account: Account, *, afresh: bool = False) -> None:
         """Set the timers of an envelope and of the caps over it, after a change of its terms (`afresh`) or of its use."""
-        envelope = account.envelope
-        edges = () if envelope is None else (envelope.start, envelope.end)
-        coming = [edge for edge in edges if edge is not None and edge > self.at]
-        self._retime(Due.WINDOW, account.id, min(coming, default=None), afresh=afresh)
+        self._retime(Due.WINDOW, account.id, account.next_edge(self.at), afresh=afresh)
         self._retime(Due.EXHAUSTED, account.id, account.exhausts_at(self.at), afresh=afresh)
         for cap in self.caps_over(account):
             self._retime_cap(Key(account.id[0]), cap, afresh=afresh)
@@ -209,13 +220,15 @@ class World:
     def _retime(self, due: Due, subject: tuple[str, ...], when: int | None, *, afresh: bool) -> None:
         """Move a timer; one that is due and was not heard yet stays, whatever else happens at that instant."""
         before = self.timers.times.get((due, subject))
-        if afresh or before is None or before > self.at:
+        if before != when and (afresh or before is None or before > self.at):
             self._timer(due, subject, when)
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
     def upstream(self, run: RunState) -> list[Key]:
         """The runs it follows that have not ended yet (or do not exist yet)."""
+        if not run.spec.follow.after:
+            return []
         namespace, _ = split(run.key)
         wanted = [key(name, namespace) for name in run.spec.follow.after]
         return [each for each in wanted if self.ended.get(each) != Phase.COMPLETED.value]
@@ -263,11 +276,33 @@ class World:
         run.leases.update((lease.name, lease) for lease in leases)
         self._occupy(leases, held=True)
         self._book(run, leases, sign=1)
+        self._regrow(run)
+
+    def wants_to_grow(self, run: RunState) -> bool:
+        """Whether a run lives a step or more below the width it would like to have."""
+        elastic = run.spec.malleable
+        alive = run.phase is Phase.RUNNING and run.key in self.runs
+        return elastic is not None and alive and run.width + elastic.step_gpus <= elastic.desired
+
+    def _regrow(self, run: RunState) -> None:
+        """Keep the timer of a run that waits for its cooldown, and the index of those that were told why they cannot grow."""
+        if run.spec.malleable is None:
+            return
+        wants = self.wants_to_grow(run)
+        cooling = wants and run.stalled is None
+        self._timer(Due.GROW, (run.key,), run.changed_at + self.config.grow_cooldown if cooling else None)
+        place = (run.spec.resources.gpu_type, run.signature)
+        waits, stalled = self.hungry.get(place), wants and not cooling
+        if stalled and (waits is None or run.key not in waits):
+            self.undo.put(self.hungry.setdefault(place, {}), run.key, run)
+        elif waits is not None and run.key in waits and not stalled:
+            self.undo.pop(waits, run.key)
 
     def reserve(self, run: RunState, hold: Hold) -> None:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
+        hold.expected = hold.expected or self.expectation(run.spec)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -308,30 +343,37 @@ class World:
             run.first_started_at = self.at
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
+        run.expected = self.expectation(run.spec)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
-    def _occupy(self, leases: Iterable[Lease], *, held: bool) -> None:
-        """Take the slots of leases, or give them back; each node is looked at once."""
-        by_node: dict[str, list[Lease]] = {}
-        for lease in leases:
-            by_node.setdefault(lease.node, []).append(lease)
-        for name, here in by_node.items():
-            state = self.capacity.nodes[name]
-            free = state.free
-            for lease in here:
-                bits = bits_of(lease.slots)
-                assert free & bits == (bits if held else 0), "a slot is held by one lease at a time"
-                free ^= bits
-                if held:
-                    self.undo.put(state.leases, lease.serial, lease)
-                else:
-                    self.undo.pop(state.leases, lease.serial)
-            self._slots(state, free, state.barred)
-            if not held:
-                self.dirty.flavors.add(self.capacity.flavor(state.node))
+    def _occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
+        """Take the slots of leases, or give them back."""
+        capacity = self.capacity
+        capacity.occupy(leases, held=held)
+        self.undo.later(partial(capacity.occupy, leases, held=not held))
+        nodes, flavor = capacity.nodes, capacity.labels.flavor
+        shared = {lease.node for lease in leases if lease.role is not Role.ACTIVE}
+        for name in shared:
+            self._host(nodes[name])
+        touched = shared if held else {lease.node for lease in leases}
+        self.dirty.flavors.update([nodes[name].node.labels.get(flavor, "") for name in touched])
+
+    def pretend_free(self, name: str, free: int) -> None:
+        """Inside a trial: see a node as if these slots were free, to ask what could then be placed."""
+        assert self.undo.recording, "only a trial may pretend"
+        state = self.capacity.nodes[name]
+        self._slots(state, free, state.barred)
+
+    def _host(self, state: NodeState) -> None:
+        """Keep the index of nodes on whose spares opportunistic work could lie."""
+        name, offers = state.node.name, state.spare & ~state.tenant != 0
+        if offers and name not in self.hosts:
+            self.undo.put(self.hosts, name, state)
+        elif not offers and name in self.hosts:
+            self.undo.pop(self.hosts, name)
 
     def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
@@ -339,22 +381,21 @@ class World:
         Leases of one payer that are alike in role and cover are summed up first, so that a large gang costs little more than a pod.
         """
         alike: dict[tuple[int, bool, bool], list[Lease]] = {}
+        owing = run.overdrawn
         for lease in leases:
-            overdrawn = bool(run.overdrawn) and run.unit(lease) in run.overdrawn
+            overdrawn = run.unit(lease) in owing if owing else False
             alike.setdefault((id(lease.payer), lease.role is Role.SPARE, overdrawn), []).append(lease)
         touched: dict[AccountId, Account] = {}
         for (_, _, overdrawn), group in alike.items():
             sample = group[0]
             account = self.account(sample.payer.budget, sample.payer.envelope)
             touched[account.id] = account
-            for part in (account, account.usage, account.promise):
-                self.undo.touch(part)
-            for lease in group:
-                if sign > 0:
-                    self.undo.put(account.open, lease.serial, lease)
-                else:
-                    self.undo.pop(account.open, lease.serial)
-            gpus = sign * sum(len(lease.slots) for lease in group)
+            self.undo.touch(account)
+            if sign > 0:
+                self.undo.put_all(account.open, {lease.serial: lease for lease in group})
+            else:
+                self.undo.pop_all(account.open, [lease.serial for lease in group])
+            gpus = sign * sum([len(lease.slots) for lease in group])
             account.usage.change(gpus, self.at)
             account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
@@ -369,17 +410,17 @@ class World:
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
-        fund = lease.payer.fund.value
+        fund = lease.payer.fund
         if lease.role is Role.SPARE:
             account.gpus["spare"] += gpus
             run.spare_gpus += gpus
             self._meter(run.meters, "spares", gpus)
             return
-        kind = "overdrawn" if overdrawn else fund
+        kind = "overdrawn" if overdrawn else fund.value
         account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
         run.width += gpus
         self._meter(run.meters, kind, gpus)
-        if fund == Fund.BORROWED.value:
+        if fund is Fund.BORROWED:
             self._meter(run.sponsors, lease.payer.owner, gpus)
 
     def _meter(self, meters: dict[str, Meter], name: str, gpus: int) -> None:
@@ -387,8 +428,15 @@ class World:
         if meter is None:
             meter = Meter()
             self.undo.put(meters, name, meter)
-        self.undo.touch(meter)
+        else:
+            self.undo.touch(meter)
         meter.change(gpus, self.at)
+
+    def expectation(self, spec: RunSpec) -> int:
+        """How long a run will take at the most, nine times in ten, by what is known now."""
+        past = sorted(duration for _, duration in self.history.get(spec.owner, ()))
+        unseen = spec.runtime.expected_duration or UNKNOWN_MS
+        return past[min(len(past) - 1, len(past) * 9 // 10)] if past else unseen
 
     def _remember(self, run: RunState) -> None:
         """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""

@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from fairlease.ledger.index_check import audit_store
+from fairlease.ledger.audit_file import audit_store
 from fairlease.ledger.sqlite import SqliteStore
 
 

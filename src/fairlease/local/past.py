@@ -54,6 +54,9 @@ class Past:
         for event in entry.events:
             if isinstance(event, ev.RunSubmitted):
                 self._living[event.run] = Asked(event.run, event.spec, entry.at, event.by)
+            elif isinstance(event, ev.DesiredSet):
+                asked = self._living[event.run]
+                self._living[event.run] = asked._replace(spec=asked.spec.resized(event.gpus))
             elif isinstance(event, ev.RunEnded):
                 asked = self._living.pop(event.run)
                 self._keep(asked._replace(ending=Ending(seq=entry.seq, at=entry.at, ended=event)))
@@ -84,7 +87,7 @@ class Past:
         """How it stands."""
         live = self._scheduler.state.runs.get(asked.run)
         if live is not None:
-            return view.run_status(live, now)
+            return view.run_status(live, now, self._scheduler.state.capacity)
         assert asked.ending is not None, "what does not live has ended"
         return view.ended_status(asked.spec, asked.submitted_at, asked.ending)
 
@@ -107,6 +110,8 @@ class Past:
             event = moment.event
             if isinstance(event, ev.RunSubmitted):
                 asked = Asked(run, event.spec, moment.at, event.by)
+            elif isinstance(event, ev.DesiredSet) and asked is not None:
+                asked = asked._replace(spec=asked.spec.resized(event.gpus))
             elif isinstance(event, ev.RunEnded) and asked is not None:
                 asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
         if asked is not None:

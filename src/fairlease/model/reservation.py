@@ -87,22 +87,22 @@ class Shortage(Record, frozen=True, kw_only=True):
     """How many GPUs one group of the claim lacked."""
 
     group: int
-    """The number of the group."""
+    """The group's number."""
     gpus: int
-    """GPUs that it lacked."""
+    """GPUs it lacked."""
 
 
 class Token(Record, frozen=True, kw_only=True):
     """What can be drawn: a rigid run, or a malleable run's minimum; it ends whole."""
 
     owner: str
-    """Whose it is: an owner is drawn first."""
+    """The run's owner; one is drawn before the run is."""
     run: Key
     """The run, as namespace/name."""
     attempt: int
-    """Which attempt of it."""
+    """Its attempt at that time."""
     gpus: int
-    """GPUs that it holds."""
+    """GPUs it held, spares among them."""
 
 
 class Draw(Record, frozen=True, kw_only=True):
@@ -111,24 +111,24 @@ class Draw(Record, frozen=True, kw_only=True):
     owner: str
     """The owner that was drawn."""
     run: Key
-    """The run that was drawn of that owner's, as namespace/name."""
+    """That owner's run that was drawn, as namespace/name."""
     given_back: bool = False
-    """Whether it proved unneeded, and lives on."""
+    """Whether it proved unneeded and was left alone."""
 
 
 class Lottery(Record, frozen=True, kw_only=True):
     """All that is needed to draw again: docs/design/oversubscription.md says how."""
 
     tokens: tuple[Token, ...]
-    """What could be drawn."""
+    """All that could be drawn, by owner and run."""
     conflict_digest: str
-    """The digest of the tokens, which goes into the seed."""
+    """SHA-256 of the tokens."""
     seed: str
-    """From which all draws follow."""
+    """SHA-256 of the reservation, the time, the tokens' digest, the previous outcome's digest and the beacon."""
     draws: tuple[Draw, ...]
-    """What was drawn, in order."""
+    """Who was drawn, in order."""
     beacon: str = ""
-    """A public value that went into the seed, where one is configured."""
+    """The public value that entered the seed, where one is configured."""
 
 
 class OutcomeSpec(Record, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class OutcomeSpec(Record, frozen=True, kw_only=True):
     claim: RunRef
     """The run that asked."""
     reservation: str = ""
-    """Its reservation that fell due, where it had one."""
+    """The reservation that was due, as namespace/name; empty where none was."""
     at: Instant
     """When it was decided."""
     scope: Scope
@@ -145,7 +145,7 @@ class OutcomeSpec(Record, frozen=True, kw_only=True):
     deficit_gpus: int
     """GPUs that were lacking."""
     deficits: tuple[Shortage, ...] = ()
-    """The same by group of the claim."""
+    """The same, group by group."""
     conflict_set: tuple[Key, ...]
     """The runs that were candidates, as namespace/name."""
     lottery: Lottery | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Any
 
+from msgspec.structs import replace
+
 from fairlease.model.record import Duration, Instant, Record
 
 
@@ -84,6 +86,16 @@ class Malleable(Record, frozen=True, kw_only=True):
     desired_total_gpus: int | None = None
     """The width to grow to while there are money and room; default: the greatest. `kubectl scale` sets it."""
 
+    @property
+    def desired(self) -> int:
+        """The width it would like to have: as wide as it can be, unless it says otherwise."""
+        return self.max_total_gpus if self.desired_total_gpus is None else self.desired_total_gpus
+
+    @property
+    def grid(self) -> range:
+        """Every width it can live with."""
+        return range(self.min_total_gpus, self.max_total_gpus + 1, self.step_gpus)
+
 
 class Funding(Record, frozen=True, kw_only=True):
     """Whose money may be asked beyond the family's."""
@@ -143,6 +155,11 @@ class RunSpec(Record, frozen=True, kw_only=True):
     def pod_gpus(self) -> int:
         """GPUs of one pod."""
         return self.gpus_per_pod or 1
+
+    def resized(self, desired: int) -> RunSpec:
+        """The same, with another width that it would like to have."""
+        assert self.malleable is not None, "a rigid run has one width"
+        return replace(self, malleable=replace(self.malleable, desired_total_gpus=desired))
 
     @property
     def requeues(self) -> bool:

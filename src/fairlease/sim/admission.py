@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fairlease.ledger import event as ev
 from fairlease.model.budget import Envelope
 from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.node import matches
 from fairlease.model.record import Key
 from fairlease.model.run import LocationPolicy
+from fairlease.reason import Reason
 from fairlease.sim.bookkeeper import Asked, Held, is_open, lends
+from fairlease.sim.change import grid_of
 
 if TYPE_CHECKING:
     from fairlease.sim.auditor import Auditor
@@ -23,19 +26,22 @@ Fault = tuple[str, str]
 """The claim that does not hold, and what was seen."""
 
 
-def faults(seen: Auditor, run: Asked, payers: tuple[Payer, ...], opened: list[Held]) -> Iterator[Fault]:
-    """All that is wrong with a start."""
+def faults(seen: Auditor, run: Asked, event: ev.LeasesOpened, opened: list[Held]) -> Iterator[Fault]:
+    """All that is wrong with a start, or with growth."""
+    payers = event.payers
     for lease in opened:
         yield from _lease_faults(seen, run, lease)
-    yield from _group_faults(seen, run, opened)
+    yield from _domain_faults(seen, run)
+    if event.reason is Reason.Start:
+        yield from _group_faults(run, opened)
     for payer in payers:
         yield from _payer_faults(seen, run, payer, [each for each in opened if each.payer == payer])
     limit = run.spec.funding.max_borrow_gpus
-    borrowed = sum(each.gpus for each in opened if each.payer.fund is Fund.BORROWED)
+    borrowed = sum(each.gpus for each in run.open if each.payer.fund is Fund.BORROWED)
     if limit is not None and borrowed > limit:
         yield "borrow limit", f"{run.key} borrows {borrowed} of {limit}"
     for budget in sorted({payer.budget for payer in payers}):
-        yield from _cap_faults(seen, run, budget)
+        yield from _cap_faults(seen, run, budget, opened)
 
 
 def _lease_faults(seen: Auditor, run: Asked, lease: Held) -> Iterator[Fault]:
@@ -52,11 +58,11 @@ def _lease_faults(seen: Auditor, run: Asked, lease: Held) -> Iterator[Fault]:
         yield "location", f"{lease.name} lies on {node.name}, outside the location"
 
 
-def _group_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fault]:
-    """Each group in one domain, or all in one, with the pods and spares it asked for."""
+def _domain_faults(seen: Auditor, run: Asked) -> Iterator[Fault]:
+    """Each group in one domain, or all in one."""
     spec, labels = run.spec, seen.config.labels
     domains: dict[int, set[tuple[str, ...]]] = {}
-    for lease in opened:
+    for lease in run.open:
         found = seen.nodes[lease.node].labels
         domain = tuple(found.get(each, "") for each in (labels.region, labels.cluster, labels.domain))
         domains.setdefault(lease.group, set()).add(domain)
@@ -65,14 +71,22 @@ def _group_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fau
             yield "domain", f"group {group} of {run.key} lies in {sorted(where)}"
     if not spec.locality.allow_cross_group_spread and len(set.union(*domains.values())) != 1:
         yield "domain", f"{run.key} is spread"
+
+
+def _group_faults(run: Asked, opened: list[Held]) -> Iterator[Fault]:
+    """As many pods and spares in each group as asked, on a width at which the run may start."""
+    spec = run.spec
     size = spec.locality.group_gpus or spec.pod_gpus
-    width = sum(each.gpus for each in opened if each.role is Role.ACTIVE)
+    width = sum(each.gpus for each in opened if each.role is not Role.SPARE)
+    if width not in grid_of(spec, start=True):
+        yield "gang", f"{run.key} starts {width} GPUs wide"
+    wanted = 0 if spec.opportunistic else spec.spares_per_group
     for group in range(-(-width // size)):
-        active = sum(each.gpus for each in opened if each.group == group and each.role is Role.ACTIVE)
+        active = sum(each.gpus for each in opened if each.group == group and each.role is not Role.SPARE)
         spares = sum(each.gpus for each in opened if each.group == group and each.role is Role.SPARE)
         if active != min(size, width - group * size):
             yield "group", f"group {group} of {run.key} has {active} GPUs"
-        if spares != spec.spares_per_group:
+        if spares != wanted:
             yield "spares", f"group {group} of {run.key} has {spares} spare GPUs"
 
 
@@ -99,10 +113,10 @@ def _payer_faults(seen: Auditor, run: Asked, payer: Payer, leases: list[Held]) -
             yield "payer", f"{where} is spent on {lease.node}, where it may not be"
 
 
-def _cap_faults(seen: Auditor, run: Asked, budget: Key) -> Iterator[Fault]:
+def _cap_faults(seen: Auditor, run: Asked, budget: Key, opened: list[Held]) -> Iterator[Fault]:
     """No cap of a Budget that takes part is exceeded."""
     spec, now, books = seen.books.budgets[budget], seen.at, seen.books
-    new = [each for each in run.open if each.payer.budget == budget]
+    new = [each for each in opened if each.payer.budget == budget]
     for terms in spec.envelopes:
         mine = [each for each in new if each.payer.envelope == terms.name]
         if mine:

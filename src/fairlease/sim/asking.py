@@ -23,8 +23,12 @@ from fairlease.sim.purses import OWNERS
 class Asking:
     """Draws runs."""
 
-    def __init__(self, rng: random.Random, flavors: tuple[str, ...], places: list[dict[str, str]]) -> None:
+    def __init__(
+        self, rng: random.Random, flavors: tuple[str, ...], places: list[dict[str, str]], *, careful: bool = False
+    ) -> None:
+        """`careful`: most runs hold spares and are elastic, and many others borrow those."""
         self.rng = rng
+        self.careful = careful
         self.flavors = flavors
         self.places = places
         self.count = 0
@@ -53,8 +57,8 @@ class Asking:
             locality=self._locality(group),
             runtime=self._runtime(now),
             malleable=self._malleable(pod, pods),
-            spares_per_group=pod * rng.choice((0, 0, 0, 0, 1, 2)),
-            opportunistic=rng.random() < 0.2,
+            spares_per_group=pod * rng.choice((0, 1, 1, 2, 2, 3) if self.careful else (0, 0, 0, 1, 1, 2)),
+            opportunistic=rng.random() < (0.35 if self.careful else 0.2),
             funding=self._funding(),
             follow=self._follow(),
             gpus_per_pod=pod,
@@ -86,11 +90,15 @@ class Asking:
 
     def _malleable(self, pod: int, pods: int) -> Malleable | None:
         rng = self.rng
-        if rng.random() < 0.7:
+        if rng.random() < (0.4 if self.careful else 0.7):
             return None
         least = rng.randint(1, pods)
+        desired = None if rng.random() < 0.6 else pod * rng.randint(least, pods + 2)
         return Malleable(
-            min_total_gpus=pod * least, max_total_gpus=pod * (pods + 2), step_gpus=pod * rng.choice((1, 1, 2))
+            min_total_gpus=pod * least,
+            max_total_gpus=pod * (pods + 2),
+            step_gpus=pod * rng.choice((1, 1, 2)),
+            desired_total_gpus=desired,
         )
 
     def _funding(self) -> Funding:

@@ -7,8 +7,10 @@ of all leases. A claim that does not hold becomes a `Violation`, with the entry 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.store import Entry
@@ -16,9 +18,9 @@ from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Role
 from fairlease.model.node import Node
 from fairlease.model.record import Key, split
-from fairlease.model.run import Phase, RunSpec
+from fairlease.model.run import Phase
 from fairlease.reason import Reason
-from fairlease.sim import admission
+from fairlease.sim import admission, change
 from fairlease.sim.bookkeeper import Asked, Books, Held, Unit
 from fairlease.sim.promises import Promises
 
@@ -48,6 +50,7 @@ class Auditor:
         self.names: set[tuple[str, str]] = set()
         self.promises = Promises()
         self.violations: list[Violation] = []
+        self.moment = change.Moment()
         self._cuts: dict[tuple[Key, str], Reason] = {}
         self._seq = self._asked = 0
         self._hear: dict[type, Callable[[Any], None]] = {
@@ -57,14 +60,14 @@ class Auditor:
             ev.LeasesClosed: self._closed, ev.RunRequeued: self._requeued, ev.RunEnded: self._ended,
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
-            ev.ReservationTurned: self._reservation_turned,
+            ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
         """Hear one entry, event by event, and look at the whole when it is over."""
         self._check(entry.seq == self._seq + 1 and entry.at >= self.at, "chain", "entries follow each other in time")
         self._seq, self.at = entry.seq, entry.at
-        self._cuts = {}
+        self._cuts, self.moment = {}, change.Moment()
         for event in entry.events:
             self._hear[type(event)](event)
         self._whole()
@@ -87,29 +90,44 @@ class Auditor:
             elif run.phase is Phase.PENDING and run.attempt == 1:
                 latest = run.spec.runtime.latest_start
                 self._check(latest is None or latest > self.at, "latest start", f"{run.key} still waits after {latest}")
+        self._blame(change.idle_faults(self, self.at))
 
     def _check(self, holds: bool, claim: str, message: str) -> None:  # noqa: FBT001 - it reads as a sentence: check that …
         if not holds:
             self.violations.append(Violation(self._seq, claim, message))
 
+    def _blame(self, faults: Iterable[admission.Fault]) -> None:
+        for claim, message in faults:
+            self._check(holds=False, claim=claim, message=message)
+
     def _whole(self) -> None:
         """What must hold after every entry: no slot doubled, gangs whole, nothing held by those who wait or are over."""
-        held: dict[tuple[str, int], str] = {}
+        self._blame(change.whole_faults(self))
+        held: dict[tuple[str, int, bool], str] = {}
+        fixed: set[tuple[str, int]] = set()
+        tenants: list[Held] = []
         for run in self.runs.values():
             leases = run.open
             for lease in leases:
+                tenant = lease.role is Role.BORROWED
+                tenants += [lease] if tenant else []
                 for slot in lease.slots:
-                    other = held.setdefault((lease.node, slot), lease.name)
+                    other = held.setdefault((lease.node, slot, tenant), lease.name)
                     self._check(other == lease.name, "slot", f"{other} and {lease.name} both hold {lease.node}#{slot}")
+                    if lease.role is Role.ACTIVE:
+                        fixed.add((lease.node, slot))
                 self._check(lease.node in self.nodes, "node", f"{lease.name} lies on {lease.node}, which is gone")
                 self._check(lease.node not in self.failed, "node", f"{lease.name} lies on failed {lease.node}")
             if run.phase is Phase.RUNNING:
-                width = sum(each.gpus for each in leases if each.role is Role.ACTIVE)
-                self._check(width in _grid(run.spec), "gang", f"{run.key} runs {width} GPUs wide")
-                ranks = [each.rank for each in leases if each.role is Role.ACTIVE]
+                grid = change.grid_of(run.spec, start=False)
+                self._check(run.width in grid, "gang", f"{run.key} runs {run.width} GPUs wide")
+                ranks = [each.rank for each in leases if each.role is not Role.SPARE]
                 self._check(len(ranks) == len(set(ranks)), "gang", f"{run.key} has a rank twice")
             else:
                 self._check(not leases, "gang", f"{run.key} is {run.phase.value} and holds leases")
+        for lease in tenants:
+            apart = not any((lease.node, slot) in fixed for slot in lease.slots)
+            self._check(apart, "slot", f"{lease.name} lies on the slots of active work")
 
     # --- the world -----------------------------------------------------------------------------------------------------
 
@@ -199,6 +217,20 @@ class Auditor:
             self._check(lost, "follow", f"{run.key} ended though none that it follows failed")
         run.phase, run.reason = event.phase, event.reason
 
+    def _desired(self, event: ev.DesiredSet) -> None:
+        run = self._live(event.run)
+        elastic = run.spec.malleable
+        grid = change.grid_of(run.spec, start=False)
+        self._check(
+            elastic is not None and event.gpus in grid, "desired", f"{run.key} cannot be {event.gpus} GPUs wide"
+        )
+        if elastic is not None:
+            run.spec = replace(run.spec, malleable=replace(elastic, desired_total_gpus=event.gpus))
+        self.moment.resized.add(run.key)
+
+    def _stalled(self, event: ev.GrowthDeferred) -> None:
+        self._blame(change.told_faults(self, self._live(event.run), event))
+
     def bill(self, run: Asked) -> ev.Bill:
         """What a run used up, lease by lease, each GPU-millisecond in one class."""
         sums = {"owned": 0, "shared": 0, "borrowed": 0, "overdrawn": 0, "spares": 0}
@@ -220,25 +252,36 @@ class Auditor:
 
     def _opened(self, event: ev.LeasesOpened) -> None:
         run = self._live(event.run)
-        self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
         self._check(
-            event.attempt == run.attempt, "attempt", f"{run.key} starts attempt {event.attempt} of {run.attempt}"
+            event.attempt == run.attempt, "attempt", f"{run.key} opens in attempt {event.attempt} of {run.attempt}"
         )
+        if event.reason is Reason.Start:
+            self._start(run)
+        else:
+            self._check(run.phase is Phase.RUNNING, "start", f"{run.key} is {run.phase.value} and changes")
+        opened = [self._lease(run, event, cell) for cell in event.cells]
+        self._blame(change.tenant_faults(self, run, opened))
+        self.books.leases += opened
+        run.leases += opened
+        if event.reason is Reason.Swap:
+            self._blame(change.swap_faults(self, run, opened))
+            return
+        if event.reason is Reason.Grow:
+            self._blame(change.growth_faults(self, run, opened))
+        self._blame(admission.faults(self, run, event, opened))
+        self._check(run.key not in self.promises.of, "reservation", f"{run.key} started and is still expected")
+        for message in self.promises.trespasses(run, opened, self.runs, growing=event.reason is not Reason.Start):
+            self._check(holds=False, claim="lien", message=message)
+
+    def _start(self, run: Asked) -> None:
+        self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
         self._check(
             all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows"
         )
         latest = run.spec.runtime.latest_start
         timely = latest is None or run.attempt > 1 or self.at <= latest
         self._check(timely, "latest start", f"{run.key} starts after {latest}")
-        run.phase, run.started = Phase.RUNNING, self.at
-        opened = [self._lease(run, event, cell) for cell in event.cells]
-        self.books.leases += opened
-        run.leases += opened
-        for claim, message in admission.faults(self, run, event.payers, opened):
-            self._check(holds=False, claim=claim, message=message)
-        self._check(run.key not in self.promises.of, "reservation", f"{run.key} started and is still expected")
-        for message in self.promises.trespasses(run, opened, self.runs, growing=event.reason is not Reason.Start):
-            self._check(holds=False, claim="lien", message=message)
+        run.phase, run.started, run.width = Phase.RUNNING, self.at, 0
 
     def _reserved(self, event: ev.ReservationMade) -> None:
         run = self._live(event.run)
@@ -293,6 +336,8 @@ class Auditor:
                 ends is not None and ends <= self.at for unit, ends in self.overdrawn.items() if unit[0] == run.key
             )
             self._check(over, "drain", f"{run.key} was drained before its grace was over")
+        self._blame(change.closing_faults(self, run, event.reason, going))
+        self.moment.note(run, event.reason, going)
         for lease in going:
             lease.end = self.at
         for unit in [unit for unit in self.overdrawn if unit[0] == run.key]:
@@ -326,6 +371,7 @@ class Auditor:
         self._check(event.seed is not None, "outcome", f"{run.key} was drawn without a seed")
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
+        self.moment.resolved = True
         self._check(event.outcome.claim.key in self.runs, "outcome", f"{event.name} is for nobody")
         for action in event.outcome.actions:
             self._cuts.update({(action.run, name): action.reason for name in action.leases})
@@ -355,9 +401,3 @@ def _upstream(run: Asked) -> list[Key]:
     """The runs that a run follows; a name without a namespace is one of its own."""
     home = split(run.key)[0]
     return [Key(name if "/" in name else f"{home}/{name}") for name in run.spec.follow.after]
-
-
-def _grid(spec: RunSpec) -> range:
-    """The widths at which a run may run."""
-    total, elastic = spec.resources.total_gpus, spec.malleable
-    return range(total, total + 1) if elastic is None else range(elastic.min_total_gpus, total + 1, elastic.step_gpus)

@@ -71,6 +71,9 @@ class Asked:
     reason: Reason = Reason.Submitted
     started: int | None = None
     leases: list[Held] = field(default_factory=list)
+    width: int = 0
+    changed: int = 0
+    stalled: Reason | None = None
 
     @property
     def deadline(self) -> int | None:

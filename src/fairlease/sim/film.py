@@ -10,10 +10,9 @@ from fairlease.ledger.audit import audit
 from fairlease.ledger.derive import runs_of
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_instant
-from fairlease.model.document import Invalid, Problem
 from fairlease.model.record import Key, key, short
 from fairlease.sim.match import differences, select
-from fairlease.sim.scenario import Shrink, Subject
+from fairlease.sim.scenario import Subject
 from fairlease.sim.world import World
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class Film:
             for event in entry.events
             for line in teller.tell(entry.at, event)
             if run in runs_of(event) and (line.object == f"Run/{run}" or line.object.startswith("ResolverOutcome/"))
-        ]
+        ] + [line.view() for line in self.world.refusals if line.object == f"Run/{run}"]
 
     def result(self) -> View:
         """The state at the end, as one object."""
@@ -108,7 +107,7 @@ class Film:
         world = self.world
         live = world.scheduler.state.runs.get(run)
         if live is not None:
-            return view.run_status(live, world.now)
+            return view.run_status(live, world.now, world.scheduler.state.capacity)
         ending = world.endings.get(run)
         if ending is None:
             return None
@@ -134,13 +133,15 @@ class Film:
         return [view.outcome_object(each.name, each.outcome) for each in self.world.outcomes]
 
     def _events(self) -> list[View]:
+        """What the ledger tells, and the wishes that came to nothing, at their time."""
         teller = Storyteller()
-        return [
-            line.view()
+        lines = [
+            line
             for entry in self.world.store.entries()
             for event in entry.events
             for line in teller.tell(entry.at, event)
         ]
+        return [line.view() for line in sorted(lines + self.world.refusals, key=lambda line: line.at)]
 
     def _differences(self, wanted: Expectation) -> list[str]:
         if wanted.name is not None:
@@ -174,7 +175,6 @@ class Film:
 
 def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, int], None] | None = None) -> Film:
     """Play a scenario to its end, or to the offset `until`."""
-    _refuse_what_cannot_be_played(scenario)
     world = World(scenario)
     film = Film(world)
     end = scenario.start + (scenario.until if until is None else until)
@@ -203,15 +203,3 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
         film.miss(unseen)
     film.close()
     return film
-
-
-def _refuse_what_cannot_be_played(scenario: Scenario) -> None:
-    """Elastic runs keep the width they started with in this release: a film that shrinks one would show something false."""
-    problems = [
-        Problem(scenario.name, None, f"{step.field}.shrink", short(action.run), "runs cannot be shrunk in this release")
-        for step in scenario.steps
-        for action in step.actions
-        if isinstance(action, Shrink)
-    ]
-    if problems:
-        raise Invalid(problems)

@@ -14,8 +14,9 @@ from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
-from fairlease.model.lease import Role
+from fairlease.model.lease import Payer, Role
 from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
@@ -24,6 +25,9 @@ from fairlease.sim.workload import START, Step, View, Workload
 
 TIMERS_MAX = 400
 """More timers than any single step can have; a film that fires more of them runs in circles."""
+
+STEPS_MAX = 12
+"""Steps that the widest run of a film can grow, and a few more."""
 
 _AGAIN = "-again"
 
@@ -115,6 +119,7 @@ class Film:
             [(run.key, run.attempt) for run in runs if run.phase is Phase.RUNNING],
             [(run.key, run.attempt) for run in runs if run.phase is Phase.PENDING],
             [run.key for run in runs if run.over],
+            [(run.key, run.spec.malleable) for run in runs if not run.over and run.spec.malleable is not None],
         )
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
@@ -138,8 +143,10 @@ class Film:
 
     def _finish(self) -> None:
         """All that is due now settles; then nothing is due, and everybody agrees on what is true."""
-        due = self.scheduler.next_timer()
-        if due is not None and due <= self.now:
+        for _ in range(STEPS_MAX):  # without a cooldown a run grows step by step at one instant
+            due = self.scheduler.next_timer()
+            if due is None or due > self.now:
+                break
             self._tick(self.now, cmd.TimePassed())
         due = self.scheduler.next_timer()
         if due is not None and due <= self.now:
@@ -196,7 +203,7 @@ class Film:
                     self._compare("committed", part, committed, books.committed(now, budget, terms.name, lent=lent))
                 held = [each for each in books.paid(budget, (terms.name,)) if each.end is None]
                 owed = sum(
-                    each.gpus for each in held if each.role is Role.ACTIVE and each.unit in self.auditor.overdrawn
+                    each.gpus for each in held if each.role is not Role.SPARE and each.unit in self.auditor.overdrawn
                 )
                 spare = sum(each.gpus for each in held if each.role is Role.SPARE)
                 self._compare("classes", where, sum(account.gpus.values()), sum(each.gpus for each in held))
@@ -208,7 +215,7 @@ class Film:
         self._compare("runs", "all", sorted(state.runs), sorted(alive))
         for name, run in alive.items():
             mine, bill = state.runs[name], self.auditor.bill(run)
-            width = sum(each.gpus for each in run.open if each.role is Role.ACTIVE)
+            width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
             self._compare("width", name, (mine.width, mine.attempt, mine.deadline), (width, run.attempt, run.deadline))
             self._compare("bill", name, mine.bill(self.now), bill)
             self._compare("reason", name, mine.phase, run.phase)
@@ -250,7 +257,25 @@ class Film:
                     self._check_idle(f"like {run.key}", decision.events)
 
     def _check_idle(self, what: str, events: tuple[ev.AnyEvent, ...]) -> None:
-        """No start."""
-        first = next((event for event in events if isinstance(event, ev.LeasesOpened)), None)
-        if first is not None:
-            self._blame("work conservation", f"{first.run} starts when {what}")
+        """No start, and no growth, save that which the mere passing of time made affordable: less of the attempt is left.
+
+        What starts behind a lien that is found without money now had to wait for that finding: a reservation holds slots, not
+        money, others may spend what it counts on, and it is told when it is next looked at.
+        """
+        for event in events:
+            if isinstance(event, ev.ReservationTurned) and event.state is ReservationState.BLOCKED:
+                return
+            if isinstance(event, ev.LeasesOpened) and not self._ripened(event):
+                self._blame("work conservation", f"{event.run} opens leases ({event.reason.value}) when {what}")
+                return
+
+    def _ripened(self, event: ev.LeasesOpened) -> bool:
+        run = self.auditor.runs.get(event.run)
+        dated = event.reason is Reason.Grow and run is not None and run.deadline is not None
+        return dated and any(self._counts_hours(payer) for payer in event.payers)
+
+    def _counts_hours(self, payer: Payer) -> bool:
+        spec, terms = self.auditor.books.budgets[payer.budget], self.auditor.books.terms(payer.budget, payer.envelope)
+        bounds = [cap.max_gpu_hours for cap in spec.aggregate_caps if payer.envelope in cap.envelopes]
+        bounds += [] if terms is None else [terms.max_gpu_hours, terms.lending.max_gpu_hours]
+        return any(bound is not None for bound in bounds)

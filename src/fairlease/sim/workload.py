@@ -18,6 +18,7 @@ from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import LabelKeys, Node
 from fairlease.model.record import Key, key
+from fairlease.model.run import Malleable
 from fairlease.sim.asking import Asking
 from fairlease.sim.purses import Purses
 
@@ -41,6 +42,7 @@ class View(NamedTuple):
     running: list[tuple[Key, int]]
     waiting: list[tuple[Key, int]]
     over: list[Key]
+    elastic: list[tuple[Key, Malleable]]
 
 
 class Step(NamedTuple):
@@ -60,18 +62,26 @@ class Workload:
         self.rng = random.Random(seed)
         rng = self.rng
         self.punctual = rng.random() < 0.8
-        self.flavors = _FLAVORS[: rng.randint(1, 3)]
+        self.stormy = rng.random() < 0.4
+        self.flavors = _FLAVORS[: 1 if self.stormy else rng.randint(1, 3)]
         self.nodes = self._build_nodes()
         places = [node.labels for node in self.nodes if "region" in node.labels and "fabric.domain" in node.labels]
         self.purses = Purses(rng, self.flavors, places)
-        self.asking = Asking(rng, self.flavors, places)
+        self.asking = Asking(rng, self.flavors, places, careful=self.stormy)
 
     def opening(self) -> tuple[cmd.AnyCommand, ...]:
         """The world as it is found."""
         config = cmd.Configure(Config(commit_quantum=self.rng.choice((5, 15, 15, 30)) * MINUTE))
         nodes = [cmd.SetNode(node) for node in self.nodes]
-        budgets = [cmd.SetBudget(name, spec) for name, spec in self.purses.first(START).items()]
+        budgets = [cmd.SetBudget(name, self._at_ease(spec)) for name, spec in self.purses.first(START).items()]
         return (config, *nodes, *budgets)
+
+    def _at_ease(self, spec: BudgetSpec) -> BudgetSpec:
+        """In a stormy film nodes are what goes wrong, not money."""
+        if not self.stormy:
+            return spec
+        rich = [replace(each, concurrency=64, max_gpu_hours=None, start=None, end=None) for each in spec.envelopes]
+        return replace(spec, envelopes=tuple(rich), aggregate_caps=())
 
     def step(self, view: View) -> Step:
         """What happens next."""
@@ -79,6 +89,8 @@ class Workload:
         at = self._later(view)
         count = rng.choice((1, 1, 1, 2, 2, 3, 5))
         commands = tuple(self._command(view, at) for _ in range(count))
+        if rng.random() < (0.25 if self.stormy else 0.05):
+            commands = self._burst(view)
         flags = [rng.random() < chance for chance in (0.08, 0.5, 0.25)]
         return Step(at, commands, flags[0], flags[1], flags[2])
 
@@ -98,12 +110,14 @@ class Workload:
     def _command(self, view: View, at: int) -> cmd.AnyCommand:
         rng = self.rng
         kind = rng.random()
+        if self.stormy and kind > 0.5:
+            return self._repaired(view) if kind < 0.8 else self._resize(view)
         if kind < 0.45:
             return cmd.Submit(*self.asking.run(at))
         if kind < 0.6:
             return self._work(view)
-        if kind < 0.66:
-            return cmd.Cancel(self._any_run(view))
+        if kind < 0.67:
+            return cmd.Cancel(self._any_run(view)) if kind < 0.64 else self._resize(view)
         if kind < 0.78:
             return self._node(view)
         if kind < 0.95:
@@ -122,6 +136,14 @@ class Workload:
         if rng.random() < 0.8:
             return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)))
         return cmd.PodFailed(name, attempt, rng.randint(0, 3))
+
+    def _resize(self, view: View) -> cmd.AnyCommand:
+        """Mostly a width on the grid; some are refused."""
+        rng = self.rng
+        if not view.elastic or rng.random() < 0.1:
+            return cmd.Resize(self._any_run(view), rng.randint(0, 12))
+        name, elastic = rng.choice(view.elastic)
+        return cmd.Resize(name, rng.choice(elastic.grid))
 
     def _any_run(self, view: View) -> Key:
         known = [name for name, _ in view.running + view.waiting] + view.over[-3:]
@@ -146,7 +168,9 @@ class Workload:
         rng = self.rng
         quantum, debounce = rng.choice((5, 15, 30)) * MINUTE, rng.choice((0, 1, 10)) * MINUTE
         domain = "rack" if rng.random() < 0.1 else "fabric.domain"
-        return Config(commit_quantum=quantum, node_debounce=debounce, labels=LabelKeys(domain=domain))
+        cooldown = rng.choice((0, 1, 1, 10)) * MINUTE
+        labels = LabelKeys(domain=domain)
+        return Config(commit_quantum=quantum, node_debounce=debounce, grow_cooldown=cooldown, labels=labels)
 
     # --- nodes ---------------------------------------------------------------------------------------------------------
 
@@ -177,6 +201,23 @@ class Workload:
         if kind < 0.13:
             return cmd.RemoveNode(name)
         return cmd.SetNode(self._changed(node, kind))
+
+    def _repaired(self, view: View) -> cmd.AnyCommand:
+        """A node that is gone or broken comes back as it was."""
+        broken = [node for node in self.nodes if view.nodes.get(node.name) != node]
+        return cmd.SetNode(self.rng.choice(broken if broken and self.rng.random() < 0.3 else self.nodes))
+
+    def _burst(self, view: View) -> tuple[cmd.AnyCommand, ...]:
+        """Several nodes at once: gone, removed or fenced."""
+        rng = self.rng
+        names = rng.sample(sorted(view.nodes), min(len(view.nodes), rng.choice((2, 2, 3, 5))))
+        kinds = [rng.random() for _ in names]
+        return tuple(
+            cmd.FailNode(name) if kind < 0.6
+            else cmd.RemoveNode(name) if kind < 0.75
+            else cmd.SetNode(replace(view.nodes[name], fenced=True))
+            for name, kind in zip(names, kinds, strict=True)
+        )  # fmt: skip
 
     def _changed(self, node: Node, kind: float) -> Node:
         rng = self.rng

@@ -9,10 +9,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
 from fairlease.engine.reservations import Reservations
+from fairlease.engine.story import Line
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
@@ -43,6 +44,7 @@ class World:
         self.outcomes: list[ev.OutcomeRecorded] = []
         self.reservations = Reservations()
         self.faults: list[str] = []
+        self.refusals: list[Line] = []
 
     def set_up(self) -> None:
         """The world as it is before anything happens."""
@@ -88,6 +90,8 @@ class World:
             return [cmd.SetBudget(action.budget, action.spec)]
         if isinstance(action, sc.Cancellation):
             return [cmd.Cancel(action.run)]
+        if isinstance(action, sc.Shrink):
+            return [cmd.Resize(action.run, action.to)]
         if isinstance(action, sc.Completion):
             return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
         if isinstance(action, sc.PodFailure):
@@ -110,9 +114,9 @@ class World:
 
     def _node(self, event: sc.NodeEvent, name: str) -> cmd.AnyCommand:
         if event is sc.NodeEvent.FAILS:
-            self.nodes[name] = msgspec.structs.replace(self.nodes[name], ready=False)
+            self.nodes[name] = replace(self.nodes[name], ready=False)
             return cmd.FailNode(name)
-        self.nodes[name] = msgspec.structs.replace(self.nodes[name], **_CHANGES[event])
+        self.nodes[name] = replace(self.nodes[name], **_CHANGES[event])
         return cmd.SetNode(self.nodes[name])
 
     def _attempt(self, run: Key) -> int:
@@ -121,6 +125,10 @@ class World:
 
     def _tick(self, *commands: cmd.AnyCommand) -> None:
         tick = self.scheduler.tick(self.now, *commands)
+        for command, answer in zip(commands, tick.decision.answers, strict=True):
+            if isinstance(command, cmd.Resize) and answer is not None:
+                about, reason = f"Run/{command.run}", answer.reason.value
+                self.refusals.append(Line(self.now, about, warning=True, reason=reason, message=answer.message))
         self._follow(tick)
 
     def _follow(self, tick: Tick) -> None:
@@ -134,6 +142,9 @@ class World:
                 resized[event.run] = None
             elif isinstance(event, ev.RunSubmitted):
                 self.submissions[event.run] = (at, event)
+            elif isinstance(event, ev.DesiredSet):
+                since, asked = self.submissions[event.run]
+                self.submissions[event.run] = since, replace(asked, spec=asked.spec.resized(event.gpus))
             elif isinstance(event, ev.RunRequeued):
                 self.jobs.stop(event.run, at)
             elif isinstance(event, ev.RunEnded):

@@ -1,0 +1,114 @@
+"""Public traces replayed on the real engine: how fast, and how their runs fare.
+
+The traces are not part of the project: `FAIRLEASE_TRACES` names their folder (default: ../shared/traces beside the project).
+Where it is missing, the benchmark says so and measures nothing. `python -m bench.trace` prints the figures of this module alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.synthetic import Figures, progress
+from fairlease.model.config import Config
+from fairlease.scheduler import calm_collector
+from fairlease.sim.trace import Asker, Limits
+from fairlease.sim.trace_cluster import read_budgets, read_nodes
+from fairlease.sim.trace_formats import read_trace
+from fairlease.sim.trace_play import POLICY, Stage, TracePlay
+from fairlease.sim.trace_report import LARGE, View, report
+
+ROOT = Path(__file__).resolve().parent.parent
+PHILLY_SECONDS = 180
+QUICK_JOBS = 1_000
+
+
+class Replay(NamedTuple):
+    """One trace on one cluster with one kind of money."""
+
+    file: str
+    form: str
+    nodes: str
+    budgets: str
+    jobs: int | None = None
+
+
+REPLAYS = {
+    "philly": Replay("philly_jobs.csv.gz", "philly", "auto:0.9", "one"),
+    "philly, first 20,000": Replay("philly_jobs.csv.gz", "philly", "auto:0.9", "one", 20_000),
+    "philly, by fair shares": Replay("philly_jobs.csv.gz", "philly", "auto:0.9", "fair", 20_000),
+    "helios, with its quotas": Replay(
+        "helios_venus_2vc_sept2020_jobs.csv", "helios", "22x8", "helios_vc_quota_runs.csv"
+    ),
+    "helios, one budget": Replay("helios_venus_2vc_sept2020_jobs.csv", "helios", "22x8", "one"),
+    "swf": Replay("swf_sdsc_sp2_first4961.swf.gz", "swf", "16x8", "one"),
+}
+
+
+def traces() -> Path:
+    """Where the public traces lie."""
+    return Path(os.environ.get("FAIRLEASE_TRACES") or ROOT.parent / "shared" / "traces")
+
+
+def replay(which: Replay, config: Config, *, jobs: int | None = None) -> tuple[View, float]:
+    """The report of one replay, and the seconds of CPU that it took."""
+    folder = traces()
+    trace = read_trace(folder / which.file, which.form).first(jobs or which.jobs)
+    limits = Limits()
+    plan = read_nodes(which.nodes, trace, limits, 32)
+    asker = Asker(max(pool.gpus for pool in plan.pools), limits)
+    budgets = str(folder / which.budgets) if which.budgets.endswith(".csv") else which.budgets
+    money = read_budgets(budgets, trace, asker, plan.gpus, "Venus")
+    play = TracePlay(trace, Stage(plan, money, asker, config))
+    began = time.process_time()
+    play.play(lambda _done: None)
+    return report(play), time.process_time() - began
+
+
+def figures(told: View, seconds: float) -> Figures:
+    hours = sum(row["gpuHours"] for row in told["owners"].values())
+    large = told["sizes"].get(LARGE)
+    return {
+        "jobs": told["trace"]["jobs"],
+        "gpus": told["cluster"]["gpus"],
+        "load": told["cluster"]["load"],
+        "cpu_s": round(seconds, 2),
+        "jobs_per_cpu_s": round(told["trace"]["jobs"] / seconds),
+        "gpu_hours": round(hours),
+        "wait_mean_s": told["waits"]["waitSeconds"]["mean"],
+        "wait_p95_s": told["waits"]["waitSeconds"]["p95"],
+        "wait_mean_large_s": None if large is None else large["waitSeconds"]["mean"],
+        "slowdown_mean": told["waits"]["slowdown"]["mean"],
+        "utilisation": told["utilisation"]["whileAsked"],
+        "backfill": told["backfill"]["share"],
+        "preemptions": told["preemptions"]["total"],
+        "queue_max": told["queue"]["runsMax"],
+    }
+
+
+def run(*, quick: bool = False) -> dict[str, Figures]:
+    if not traces().is_dir():
+        return {"trace": {"left_out": f"{traces()} is missing; FAIRLEASE_TRACES names the folder of the public traces"}}
+    found: Figures = {}
+    for name, which in REPLAYS.items():
+        progress(f"trace: {name}")
+        found[name] = figures(*replay(which, POLICY, jobs=QUICK_JOBS if quick else None))
+    whole = found["philly"]
+    return {
+        "trace": {
+            **found,
+            "memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "target": f"Philly's 82,247 jobs in under {PHILLY_SECONDS} s on one core",
+            "met": whole["cpu_s"] < PHILLY_SECONDS,
+        }
+    }
+
+
+if __name__ == "__main__":
+    calm_collector()
+    print(json.dumps(run(quick="--quick" in sys.argv[1:]), indent=2, ensure_ascii=False))

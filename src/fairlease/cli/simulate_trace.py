@@ -1,0 +1,237 @@
+"""`fairlease simulate --trace`: replay what a real cluster was asked for, and tell how it would have fared."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlease.cli.failure import BAD_INPUT, NO, UNWRITTEN, Failure
+from fairlease.cli.output import emit, show_table, span
+from fairlease.cli.progress import progress_bar
+from fairlease.cli.session import Session
+
+if TYPE_CHECKING:
+    from fairlease.model.config import Config
+    from fairlease.sim.trace import Trace
+    from fairlease.sim.trace_play import Stage, TracePlay
+
+Given = dict[str, Any]
+
+_OPTIONS: Sequence[Callable[..., Any]] = (
+    click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
+    click.option("--format", "form", type=click.Choice(("philly", "helios", "swf")), help="What the trace looks like."),
+    click.option("--nodes", metavar="NODES", help="64x8, pools as a:32x8,b:16x8, or auto:LOAD.  [default: auto:0.9]"),
+    click.option("--domain-nodes", type=click.IntRange(min=1), metavar="N", help="Nodes to a fabric domain.  [default: 32]"),
+    click.option("--budgets", metavar="MONEY", help="one, fair, family, a CSV of quotas, or a file of Budgets.  [default: one]"),
+    click.option("--cluster", metavar="NAME", help="Whose quotas, where the CSV holds those of several clusters."),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N jobs."),
+    click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
+    click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
+    click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
+    click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
+    click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),
+)  # fmt: skip
+
+
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Everything that belongs to `--trace`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
+    """Replay the trace that was named and report; False where none was."""
+    if given["trace"] is None:
+        flags = {"form": "format", "domain_nodes": "domain-nodes"}
+        if alone := [flags.get(name, name) for name, value in given.items() if value not in (None, ())]:
+            raise click.UsageError(f"--{alone[0]} belongs to --trace FILE")
+        return False
+    from fairlease.model.document import Invalid
+
+    html = given["html"]
+    if html is not None and not Path(html).absolute().parent.is_dir():
+        raise Failure(
+            f"--html: {html} cannot be written: there is no such folder", remedy="make the folder, or name another"
+        )
+    try:
+        play, settings = _prepared(given)
+    except Invalid as error:
+        problems = [str(problem) for problem in error.problems]
+        raise Failure(f"{given['trace']} cannot be replayed", code=BAD_INPUT, problems=problems) from None
+    _play(play, bar=bar)
+    _report(session, play, settings, html)
+    return True
+
+
+def _prepared(given: Given) -> tuple[TracePlay, dict[str, str]]:
+    from fairlease.ledger.memory import MemoryStore
+    from fairlease.sim.trace_formats import read_trace
+    from fairlease.sim.trace_play import TracePlay
+
+    if given["form"] is None:
+        raise click.UsageError("--trace needs --format philly, helios or swf")
+    start = _checked("--start", _instant, given["start"], "write an RFC 3339 time, such as 2020-09-01T00:00:00Z")
+    trace = read_trace(given["trace"], given["form"], start).first(given["limit"])
+    stage = _stage(trace, given)
+    settings = {"Budgets": given["budgets"] or "one", "Limits": given["limits"] or "trace"}
+    settings |= {"Config": ", ".join(given["config"])} if given["config"] else {}
+    return TracePlay(trace, stage, MemoryStore() if given["audit"] else None), settings
+
+
+def _stage(trace: Trace, given: Given) -> Stage:
+    from fairlease.sim.trace import Asker, read_limits
+    from fairlease.sim.trace_cluster import read_budgets, read_nodes
+    from fairlease.sim.trace_play import Stage
+
+    limits = _checked("--limits", read_limits, given["limits"] or "trace", "write trace, none, exact, or factor:1.5")
+    plan = _checked(
+        "--nodes",
+        lambda text: read_nodes(text, trace, limits, given["domain_nodes"] or 32),
+        given["nodes"] or "auto:0.9",
+        "write 64x8, a:32x8,b:16x8 or auto:0.9",
+    )
+    asker = Asker(max(pool.gpus for pool in plan.pools), limits)
+    money = _checked(
+        "--budgets",
+        lambda text: read_budgets(text, trace, asker, plan.gpus, given["cluster"]),
+        given["budgets"] or "one",
+        "",
+    )
+    return Stage(plan, money, asker, _config(given["config"]))
+
+
+def _checked(option: str, read: Callable[[Any], Any], text: object, remedy: str) -> Any:  # noqa: ANN401 - as `read` returns it
+    try:
+        return read(text)
+    except ValueError as error:
+        raise Failure(f"{option}: {error}", remedy=remedy) from None
+
+
+def _instant(text: str | None) -> str | None:
+    from fairlease.model.amount import parse_instant
+
+    if text is not None:
+        parse_instant(text)
+    return text
+
+
+def _config(given: Sequence[str]) -> Config:
+    """The policy: at most one file, and single settings on top of it, read as if they stood in a file of their own."""
+    import msgspec
+
+    from fairlease.model.document import read_file
+    from fairlease.model.objects import read_config
+    from fairlease.model.record import api_name
+    from fairlease.sim.trace_play import POLICY
+
+    pairs = dict(each.split("=", 1) for each in given if "=" in each)
+    files = [each for each in given if "=" not in each]
+    if len(files) > 1:
+        raise Failure(
+            f"--config: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value"
+        )
+    config = read_config(*read_file(files[0])) if files else POLICY
+    names = {api_name(name.strip()): value for name, value in pairs.items()}
+    single = read_config("\n".join(f"{name}: {value}" for name, value in names.items()), "--config")
+    chosen = [field.name for field in msgspec.structs.fields(single) if field.encode_name in names]
+    return msgspec.structs.replace(config, **{name: getattr(single, name) for name in chosen})
+
+
+def _play(play: TracePlay, *, bar: bool) -> None:
+    from fairlease.model.amount import HOUR, SECOND
+    from fairlease.scheduler import calm_collector
+
+    began = time.monotonic()
+
+    def speed(done: int) -> str:
+        return f"{done * SECOND / HOUR / max(time.monotonic() - began, 0.1):,.0f} h of trace per second"
+
+    calm_collector()
+    seconds = (play.trace.end - play.trace.begin) // SECOND
+    with progress_bar(seconds, shown=bar, told=speed) as advance:
+        play.play(lambda done: advance(done // SECOND))
+    if sys.stderr.isatty():
+        click.echo(f"{seconds / 3600:,.0f} h of trace in {time.monotonic() - began:,.1f} s", err=True)
+
+
+def _report(session: Session, play: TracePlay, settings: dict[str, str], html: str | None) -> None:
+    from fairlease.sim.trace_report import report, series
+
+    told = report(play)
+    audit = _audit(play)
+    if audit is not None:
+        told["audit"] = audit
+    if html is not None:
+        from fairlease.sim.trace_page import page
+
+        try:
+            Path(html).write_text(page(play, told, settings), encoding="utf-8")
+        except OSError as error:
+            raise Failure(f"--html: {html} cannot be written: {error.strerror}", code=UNWRITTEN) from None
+    if session.output == "text":
+        _tell(session, told)
+    else:
+        emit({**told, "settings": settings, "series": series(play)}, session.output)
+    if audit is not None and not audit["ok"]:
+        raise click.exceptions.Exit(NO)
+
+
+def _audit(play: TracePlay) -> Given | None:
+    from fairlease.ledger.audit import audit
+    from fairlease.ledger.memory import MemoryStore
+
+    store = play.scheduler.store
+    if not isinstance(store, MemoryStore):
+        return None
+    found = audit(store.entries())
+    return {"ok": found.ok, "checks": found.checks, "findings": [str(each) for each in found.findings]}
+
+
+_HEADINGS = ("RUNS", "GPU-HOURS", "AT ONCE", "MEAN WAIT", "MEDIAN", "P95", "SLOWDOWN", "PREEMPTED", "NEVER STARTED")
+
+
+def _tell(session: Session, told: Given) -> None:
+    """The report, for people."""
+    for first, rows in (("OWNER", told["owners"]), ("SIZE", told["sizes"])):
+        lines = [(name, *_row(row)) for name, row in rows.items()]
+        show_table((first, *_HEADINGS), [*lines, ("all", *_row(told["waits"]))], colour=session.colour)
+        click.echo()
+    trace, cluster, used = told["trace"], told["cluster"], told["utilisation"]
+    left_out = f", {trace['leftOut']:,} that never ran left out" if trace["leftOut"] else ""
+    click.echo(f"{trace['jobs']:,} jobs from {trace['from']} to {trace['to']}{left_out}")
+    click.echo(f"cluster       {cluster['nodes']:,} nodes, {cluster['gpus']:,} GPUs, load {cluster['load']:.2f}")
+    click.echo(f"utilisation   {used['whileAsked']:.1%} while runs were asked for, {used['whole']:.1%} to the last end")
+    queue, backfill, cuts = told["queue"], told["backfill"], told["preemptions"]
+    click.echo(f"queue         {queue['runsMean']:,} runs on average, {queue['runsMax']:,} at most")
+    past = f"{backfill['sharePastRoom']:.1%} past one that waited for room"
+    click.echo(f"backfill      {backfill['share']:.1%} of runs started past one that had asked before them; {past}")
+    click.echo(f"preemptions   {cuts['total']:,}, {cuts['gpuHoursLost']:,.1f} GPU-hours lost")
+    if "forecast" in told:
+        click.echo(f"forecast      {_kept(told['forecast'])}")
+    if told["runs"]["waiting"]:
+        causes = ", ".join(f"{count:,} {reason}" for reason, count in told["runs"]["waiting"].items())
+        click.echo(f"never started {causes}")
+    if "audit" in told:
+        click.echo(f"audit         {'passed' if told['audit']['ok'] else 'FAILED'}")
+        for finding in told["audit"]["findings"]:
+            click.echo(f"  {finding}")
+    click.echo(f"head          {told['head']['seq']} {told['head']['hash']}")
+
+
+def _kept(forecast: Given) -> str:
+    inside, half = f"{forecast['insideP10P90']:.1%} inside P10–P90", f"{forecast['beforeP50']:.1%} before P50"
+    error = span(forecast["meanAbsoluteErrorSeconds"] * 1000)
+    return f"{inside}, {half}, mean error {error}, of {forecast['forecasts']:,}"
+
+
+def _row(row: Given) -> tuple[object, ...]:
+    waits = tuple(span(row["waitSeconds"][name] * 1000) for name in ("mean", "median", "p95"))
+    slow = f"{row['slowdown']['mean']:.2f}"
+    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}", f"{row['atOnce']:.1%}")
+    return (*head, *waits, slow, row["preemptions"], row["neverStarted"])

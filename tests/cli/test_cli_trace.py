@@ -1,0 +1,160 @@
+"""`simulate --trace`: a table for people, JSON for programs, a page to keep, and errors that can be mended."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from tests.cli.conftest import Ask
+from tests.sim.traces import helios, philly, quotas, swf
+
+JOBS = [(0, "a", 8, 3600), (60, "b", 8, 600), (120, "b", 72, 1200), (180, "c", 12, 60), (7200, "a", 1, 1)]
+
+
+def replay(ask: Ask, path: Path, *more: str, form: str = "philly") -> dict[str, object]:
+    result = ask("simulate", "--trace", str(path), "--format", form, *more, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    found: dict[str, object] = json.loads(result.stdout)
+    return found
+
+
+def test_a_trace_is_told_as_a_table_by_owner_and_size(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, JOBS)
+    result = ask("simulate", "--trace", str(path), "--format", "philly", "--nodes", "9x8", "--audit")
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"^org:b +2 +", result.stdout, re.MULTILINE)
+    assert re.search(r"^over 64 GPUs +1 +24 +0\.0% +58m +", result.stdout, re.MULTILINE)
+    assert "9 nodes, 72 GPUs" in result.stdout
+    assert re.search(r"^audit +passed$", result.stdout, re.MULTILINE)
+    assert re.search(r"^head +\d+ [0-9a-f]{64}$", result.stdout, re.MULTILINE)
+
+
+def test_the_same_trace_gives_the_same_json_each_time(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, JOBS)
+    first, second = (replay(ask, path, "--budgets", "fair") for _ in range(2))
+    assert first == second
+    assert first["trace"] == {
+        "file": str(path),
+        "format": "philly",
+        "jobs": 5,
+        "leftOut": 0,
+        "from": "2017-10-09T00:00:00Z",
+        "to": "2017-10-09T02:00:00Z",
+        "end": "2017-10-09T02:00:01Z",
+    }
+    assert set(first) >= {
+        "cluster",
+        "runs",
+        "waits",
+        "owners",
+        "sizes",
+        "utilisation",
+        "backfill",
+        "preemptions",
+        "series",
+    }
+    assert "forecast" not in first
+
+
+def test_the_page_stands_alone_and_can_be_heard(ask: Ask, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    replay(ask, philly(tmp_path, JOBS), "--nodes", "9x8", "--html", str(page))
+    text = page.read_text()
+    elements = list(ET.fromstring(text).iter())  # noqa: S314 - it is our own page
+    assert "script" not in {each.tag for each in elements}
+    assert not [each for each in elements if {"src", "href", "onclick", "onload"} & each.attrib.keys()], (
+        "nothing is loaded or run"
+    )
+    assert "http" not in text
+    assert "url(" not in text
+    charts = [each for each in elements if each.get("role") == "img"]
+    names = {each.get("id"): "".join(each.itertext()) for each in elements if "id" in each.attrib}
+    assert len(charts) == 4
+    assert all(names[label] for chart in charts for label in chart.attrib["aria-labelledby"].split())
+    assert "prefers-color-scheme:dark" in text
+    for owner in ("org:a", "org:b", "org:c"):
+        assert f"<title>{owner}</title>" in text
+    assert "waited 58m" in text
+
+
+def test_a_page_of_a_trace_without_large_runs_says_so(ask: Ask, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    replay(ask, philly(tmp_path, JOBS[:2]), "--html", str(page))
+    assert "No run in this trace asked for more than 64 GPUs" in page.read_text()
+
+
+def test_budgets_of_a_file_pay_for_a_trace(ask: Ask, tmp_path: Path) -> None:
+    budgets = tmp_path / "budgets.yaml"
+    budgets.write_text(
+        "apiVersion: rq.davidlangworthy.io/v1\nkind: Budget\nmetadata: {name: a}\nspec:\n  owner: org:a\n  envelopes:\n"
+        "  - {name: main, flavor: GPU, selector: {region: trace}, concurrency: 8}\n"
+    )
+    found = replay(ask, philly(tmp_path, JOBS), "--nodes", "9x8", "--budgets", str(budgets))
+    assert found["runs"] == {"asked": 5, "ended": {"Completed": 2}, "waiting": {"NoEnvelope": 3}}
+
+
+def test_quotas_that_change_by_day_are_budgets(ask: Ask, tmp_path: Path) -> None:
+    path = helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED", "2,ann,vcA,0,8,1,60,COMPLETED")
+    money = quotas(tmp_path, "Venus,vcA,2020-08-01,2020-09-01,8", "Venus,vcA,2020-09-02,2020-09-30,16")
+    late = ("--start", "2020-09-02T00:00:00Z")
+    waits = [
+        replay(ask, path, "--nodes", "2x8", "--budgets", str(money), *start, form="helios")["queue"]["runsMax"]  # type: ignore[index]  # it is JSON, read again
+        for start in ((), late)
+    ]
+    assert waits == [1, 0]
+
+
+def test_a_limit_and_settings_of_the_policy_are_taken(ask: Ask, tmp_path: Path) -> None:
+    row = "{0} {0} 5 3600 8 -1 -1 8 1800 -1 1 3 74 -1 1 -1 -1 -1"
+    path = swf(tmp_path, *(row.format(number) for number in range(1, 9)))
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("notice: never\n")
+    options = ("--limit", "3", "--nodes", "1x8", "--config", str(policy), "--config", "min_runtime=30m")
+    found = replay(ask, path, *options, form="swf")
+    assert found["runs"] == {"asked": 3, "ended": {"TimeLimit": 3}, "waiting": {}}
+    free = replay(ask, path, *options, "--limits", "none", form="swf")
+    assert free["runs"] == {"asked": 3, "ended": {"Completed": 3}, "waiting": {}}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--nodes", "many"), "'many' is no pool of nodes: write 64x8"),
+        (("--budgets", "nowhere.yaml"), "'nowhere.yaml' is no file; expected one, fair, family"),
+        (("--limits", "soon"), "none of trace, none, exact and factor:F"),
+        (("--start", "yesterday"), "not an RFC 3339 time"),
+        (("--config", "notise=1m"), "notise"),
+        (("--config", "minRuntime=soon"), "minRuntime"),
+        (("--format", "csv"), "Invalid value for '--format'"),
+        (("--random", "7"), "give one of"),
+        (("--html", "nowhere/report.html"), "cannot be written"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_told_with_its_remedy(
+    ask: Ask, tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    path = philly(tmp_path, JOBS)
+    result = ask("simulate", "--trace", str(path), "--format", "philly", *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_bad_line_is_told_and_nothing_is_replayed(ask: Ask, tmp_path: Path) -> None:
+    path = helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED", "2,ann,vcA,0,eight,1,60,COMPLETED")
+    result = ask("simulate", "--trace", str(path), "--format", "helios")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f'{path}:3: gpus: "eight": expected a whole number' in result.stderr
+
+
+def test_options_of_a_trace_need_a_trace(ask: Ask) -> None:
+    result = ask("simulate", "--random", "1", "--nodes", "4x8")
+    assert result.exit_code == 2
+    assert "--nodes belongs to --trace FILE" in result.stderr
+    assert ask("simulate").exit_code == 2
+    missing = ask("simulate", "--trace", "x.swf")
+    assert "--trace needs --format" in missing.stderr

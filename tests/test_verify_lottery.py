@@ -1,0 +1,85 @@
+"""The script for strangers: it agrees with what the engine drew, and sees every change of a record."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlease.sim.film import play
+from fairlease.sim.scenario_file import load_scenario
+
+ROOT = Path(__file__).parent.parent
+Record = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Record]:
+    film = play(load_scenario(str(ROOT / "tests/scenarios/the-lottery-is-drawn-again-and-again.yaml")))
+    return list(film.result()["resolverOutcomes"])
+
+
+def _verify(tmp_path: Path, document: object) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "outcomes.json"
+    path.write_text(json.dumps(document))
+    script = ROOT / "docs" / "verify_lottery.py"
+    return subprocess.run([sys.executable, "-I", script, path], capture_output=True, text=True, check=False)
+
+
+def test_what_the_engine_drew_can_be_drawn_again_from_the_record(tmp_path: Path, outcomes: list[Record]) -> None:
+    assert len(outcomes) > 1
+    assert all(len(each["spec"]["lottery"]["tokens"]) > 1 for each in outcomes)
+    done = _verify(tmp_path, {"resolverOutcomes": outcomes})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("as recorded") == len(outcomes)
+
+
+def _swap_draw(spec: Record) -> None:
+    drawn = spec["lottery"]["draws"][0]["run"]
+    other = next(token for token in spec["lottery"]["tokens"] if token["run"] != drawn)
+    spec["lottery"]["draws"][0] |= {"owner": other["owner"], "run": other["run"]}
+
+
+def _swap_victim(spec: Record) -> None:
+    drawn = spec["actions"][0]["run"]
+    spec["actions"][0]["run"] = next(token["run"] for token in spec["lottery"]["tokens"] if token["run"] != drawn)
+
+
+FORGERIES: dict[str, Callable[[Record], None]] = {
+    "another is said to be drawn": _swap_draw,
+    "another was ended than was drawn": _swap_victim,
+    "a token is left out": lambda spec: spec["lottery"]["tokens"].pop(),
+    "a token is heavier": lambda spec: spec["lottery"]["tokens"][0].update(gpus=99),
+    "the time is another": lambda spec: spec.update(at="2026-01-05T09:00:00Z"),
+    "the seed was chosen": lambda spec: spec["lottery"].update(seed="ab" * 32),
+    "a beacon is claimed": lambda spec: spec["lottery"].update(beacon="42"),
+    "the outcome before it is another": lambda spec: spec.update(previous="cd" * 32),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_record_that_was_changed_is_found_out(tmp_path: Path, outcomes: list[Record], forgery: str) -> None:
+    forged = copy.deepcopy(outcomes)
+    FORGERIES[forgery](forged[-1]["spec"])
+    assert _verify(tmp_path, forged).returncode == 1
+
+
+def test_an_outcome_left_out_breaks_the_chain(tmp_path: Path, outcomes: list[Record]) -> None:
+    done = _verify(tmp_path, [outcomes[0], *outcomes[2:]])
+    assert (done.returncode, "does not follow" in done.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("document", ["[]x", '{"spec": 3}', "7", ""])
+def test_a_file_that_holds_no_outcome_is_refused_with_code_2(tmp_path: Path, document: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(document)
+    script = ROOT / "docs" / "verify_lottery.py"
+    done = subprocess.run([sys.executable, "-I", script, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "holds no ResolverOutcome" in done.stderr
