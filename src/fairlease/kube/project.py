@@ -11,20 +11,20 @@ apply would do the same for twice the API server's work (bench/cluster.py), and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from fairlease.engine.view import View
 from fairlease.kube import reports
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import TERMINATING, Gangs
-from fairlease.kube.informer import Informer
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
 from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RUNS, Resource
-from fairlease.kube.sight import Sight, made_key
+from fairlease.kube.sight import OVER, Sight, made_key
 from fairlease.kube.tidings import Crier
 from fairlease.kube.writer import Lane, Part, Target, Writer
 from fairlease.model.objects import RunObject
@@ -34,7 +34,6 @@ from fairlease.model.writing import write
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-    from fairlease.engine.view import View
     from fairlease.kube.connection import Api
     from fairlease.kube.observe import Observer
     from fairlease.kube.seen import OwnSeen
@@ -54,6 +53,13 @@ PODS_PART, LEASES_PART, STATUS_PART, RESERVATIONS_PART, TIDINGS_PART = (
 )
 
 Body = dict[str, Any]
+
+
+class Told(NamedTuple):
+    """The last status that we wrote of an object, and what the server made of it."""
+
+    said: View
+    answer: View
 
 
 class Projector:
@@ -76,7 +82,7 @@ class Projector:
         self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
         self._crier = Crier(settings.identity, decider.state.config)
         self._made = sight.made
-        self._told: dict[Target, View] = {}
+        self._told: dict[Target, Told] = {}
         self.lost_leases: set[Key] = set()
         """Leases whose objects are open and whose end the entries at hand do not tell."""
 
@@ -109,10 +115,11 @@ class Projector:
         (marks.written_budgets if part.what == BUDGETS.plural else marks.written_runs).add(part.of)
         self._sight.wake.set()
 
-    @property
-    def settled(self) -> bool:
-        """Whether all that was told is written."""
-        return not (self.writer.waiting or self._chronicle.outcomes or any(self._chronicle.closed.values()))
+    def unwritten(self) -> dict[str, int]:
+        """How much of what was told is not written yet, by kind."""
+        ends = sum(map(len, self._chronicle.closed.values()))
+        counts = {"writes": self.writer.waiting, "ends": ends, "outcomes": len(self._chronicle.outcomes)}
+        return {kind: count for kind, count in counts.items() if count}
 
     def turn(self, now: int) -> None:
         """Write what is missing or different, of all that is marked."""
@@ -166,9 +173,10 @@ class Projector:
             return reports.refused_report(refusal, now, generation)
         if run is not None:
             problem = self.writer.problem(name)
-            if name in self._observer.edited:
+            note = self._observer.notes.get(name)
+            if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
-                problem = problem or "the spec was edited after the run was submitted; what was submitted stands"
+                problem = problem or note
             return reports.live_report(run, now, generation, problem, on_nodes=self.gangs.on_nodes(run))
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
@@ -298,36 +306,53 @@ class Projector:
         for view in kept.objects(now):
             full = key(view["name"], namespace)
             there = self._sight.reservations.objects.get(full)
-            target = Target(RESERVATIONS.plural, full)
             if there is not None:
                 self._report(RESERVATIONS, part, there, view["status"])
-            elif target not in self._told and self._made.get(made_key(RESERVATIONS, full)) is None:
-                body = {
-                    "apiVersion": RESERVATIONS.api_version,
-                    "kind": RESERVATIONS.kind,
-                    "metadata": {"name": split(full)[1], "namespace": namespace, **marks_of(name)},
-                    "spec": view["spec"],
-                }
-                self._create(Lane.STATUS, part, RESERVATIONS, namespace, split(full)[1], body)
+            elif self._made.get(made_key(RESERVATIONS, full)) is None:
+                self._reserve(part, full, name, view)
+
+    def _reserve(self, part: Part, full: Key, run: Key, view: View) -> None:
+        """Make a reservation that is in force and not there; one that is over is written once, and then left to history."""
+        namespace, name = split(full)
+        target, status = Target(RESERVATIONS.plural, full), view["status"]
+        over = status["state"] in OVER
+        if over and target in self._told:
+            return
+        body = {
+            "apiVersion": RESERVATIONS.api_version,
+            "kind": RESERVATIONS.kind,
+            "metadata": {"name": name, "namespace": namespace, **marks_of(run)},
+            "spec": view["spec"],
+        }
+        operations = [{"op": "add", "path": "/status", "value": status}]
+
+        async def act() -> None:
+            await self._created(RESERVATIONS, namespace, body)
+            await self._api.patch(RESERVATIONS, name, operations, namespace, sub="status")
+            if over:
+                self._told[target] = Told(status, status)
+            elif full not in self._sight.reservations.objects:
+                self._made.add(made_key(RESERVATIONS, full))
+
+        self.writer.write(Lane.STATUS, part, target, act)
 
     # --- writing ---------------------------------------------------------------------------------------------------------
 
     def _report(self, what: Resource, part: Part, seen: OwnSeen, wanted: View) -> None:
-        """Replace a status that says something else, or that is not as we left it."""
+        """Replace a status that says something else, or that is not as we left it.
+
+        What the server made of our last word (it drops what it does not know) is compared with what it has, and our last word with
+        what we have to say now: so nothing is said twice.
+        """
         target = Target(what.plural, seen.metadata.key)
         told = self._told.get(target)
-        if told == seen.status:
+        if told is None and reports.alike(wanted, seen.status):
+            told = self._told[target] = Told(wanted, seen.status)
+        if told is not None and told.answer == seen.status:
             self._made.seen(str(target))
-        if reports.alike(wanted, seen.status) and (told is None or told == seen.status):
-            self._told[target] = seen.status
-            return
-        if (
-            told is not None
-            and told != seen.status
-            and reports.alike(wanted, told)
-            and self._made.get(str(target)) is not None
-        ):
-            return  # written just now, and not seen yet
+        left = told is not None and (told.answer == seen.status or self._made.get(str(target)) is not None)
+        if left and told is not None and reports.alike(wanted, told.said):
+            return  # it is as we left it, or we left it just now, and have not seen it yet
         operations = [
             {"op": "test", "path": "/metadata/uid", "value": seen.metadata.uid},
             {"op": "add", "path": "/status", "value": wanted},
@@ -344,7 +369,7 @@ class Projector:
                 if error.code == _INVALID and "test" not in error.message:
                     raise
                 return  # it went, or is another by now
-            self._told[target] = msgspec.json.decode(body, type=_Written).status
+            self._told[target] = Told(wanted, msgspec.json.decode(body, type=_Written).status)
             self._made.add(str(target))
 
         self.writer.write(Lane.STATUS, part, target, act)
@@ -354,8 +379,7 @@ class Projector:
 
         async def act() -> None:
             await self._created(what, namespace, body)
-            followed = _FOLLOWED.get(what)
-            if followed is not None and full not in followed(self._sight).objects:
+            if what is LEASES and full not in self._sight.leases.objects:
                 self._made.add(made_key(what, full))
 
         self.writer.write(lane, part, Target(what.plural, full), act)
@@ -373,12 +397,6 @@ class Projector:
 
 
 _INVALID = 422
-
-
-_FOLLOWED: dict[Resource, Callable[[Sight], Informer[Any]]] = {
-    LEASES: lambda sight: sight.leases,
-    RESERVATIONS: lambda sight: sight.reservations,
-}
 
 
 class _Written(msgspec.Struct):
