@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, forecast, link, loop, packing, resolver, restart, swap, trace
+from bench import admission, burst, cluster, forecast, link, loop, packing, resolver, restart, swap, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
@@ -25,6 +25,7 @@ MODULES = {
     "swap": swap,
     "trace": trace,
     "link": link,
+    "cluster": cluster,
 }
 
 

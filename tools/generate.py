@@ -15,7 +15,7 @@ from fairlease.cli.failure import EXIT_CODES
 from fairlease.cli.main import SECTIONS, cli
 from fairlease.cli.verb import Verb, VerbGroup, place_options
 from fairlease.kube.manifests import files
-from fairlease.local.metrics import METRICS, PREFIX
+from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/generate.py from the code; `make fix` writes it anew. -->"
@@ -91,13 +91,14 @@ def _escaped(text: str) -> str:
 def metrics_page() -> str:
     lines = [NOTE, "# Metrics", ""]
     lines += [
-        "The daemon serves them in the text format of Prometheus, on loopback; `fairlease status` tells where.",
-        "",
+        "In the text format of Prometheus. The daemon of a machine serves them on loopback; `fairlease status` tells where. The",
+        "controller of a cluster serves them at `/metrics` on the port that `--metrics-port` names.",
     ]
-    lines += ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
-    for name, (kind, labels, told) in METRICS.items():
-        shown = ", ".join(f"`{label}`" for label in labels) or "–"
-        lines.append(f"| `{PREFIX}{name}` | {kind} | {shown} | {_escaped(told)} |")
+    for title, metrics in (("Everywhere", METRICS), ("On one machine", MACHINE), ("On a cluster", CLUSTER)):
+        lines += ["", f"## {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|"]
+        for name, (kind, labels, told) in metrics.items():
+            shown = ", ".join(f"`{label}`" for label in labels) or "–"
+            lines.append(f"| `{PREFIX}{name}` | {kind} | {shown} | {_escaped(told)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ import pytest
 from tools import generate
 
 from fairlease.cli.main import VERBS
-from fairlease.local.metrics import METRICS
+from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS
 
 
 def test_the_reference_names_every_command_and_metric() -> None:
@@ -14,7 +14,7 @@ def test_the_reference_names_every_command_and_metric() -> None:
     for verb in VERBS:
         assert f"### fairlease {verb}\n" in page
     assert "### fairlease budgets usage\n" in page
-    for name in METRICS:
+    for name in {**METRICS, **MACHINE, **CLUSTER}:
         assert f"| `fairlease_{name}` |" in generate.metrics_page()
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.local.stage import Stage, daemon, run_object, until
 
-from fairlease.local.clock import LedgerClock
 from fairlease.model.amount import parse_instant
+from fairlease.theatre.clock import LedgerClock
 
 MS = 1_000_000
 

@@ -17,8 +17,8 @@ from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
 from fairlease.local.config import load_settings
 from fairlease.local.launch import NotUp, down, holder, up
-from fairlease.local.metrics import METRICS, PREFIX
 from fairlease.local.protocol import EXIT_NO_DAEMON, CallFailed, Client
+from fairlease.theatre.metrics import MACHINE, METRICS, PREFIX
 
 
 @pytest.fixture
@@ -242,7 +242,8 @@ def test_metrics_show_what_was_really_done(tmp_path: Path) -> None:
         stage.ends("two")
         text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
         values = dict(re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE))
-        silent = {name for name in METRICS if not any(key.startswith(PREFIX + name) for key in values)}
+        known = {**METRICS, **MACHINE}
+        silent = {name for name in known if not any(key.startswith(PREFIX + name) for key in values)}
         assert silent <= {"pending_runs", "notifications_total", "beacon_reads_total"}, "nobody waits, is told or draws"
         assert values['fairlease_run_admissions_total{result="Start"}'] == "2.0"
         assert values['fairlease_run_admissions_total{result="Reserved"}'] == "1.0"

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from fairlease.local.environment import (
     ID_CHARS_MAX,
-    OURS,
     PORTS,
     User,
     base_environment,
-    is_ours,
     pick_port,
     pod_id,
     rendezvous,
@@ -22,6 +20,7 @@ from fairlease.local.environment import (
 from fairlease.model.lease import Fund, Lease, Payer, Role
 from fairlease.model.record import key
 from fairlease.reason import Reason
+from fairlease.theatre.rendezvous import OURS, is_ours
 
 PAYER = Payer(budget=key("team"), envelope="west", owner="org:team", fund=Fund.OWNED)
 

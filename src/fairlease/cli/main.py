@@ -52,6 +52,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "forecast": "Show whether forecasts kept their word.",
         "export": "Write leases or charges as CSV or Parquet.",
     },
+    "A cluster": {
+        "controller": "Schedule the runs of a Kubernetes cluster.",
+    },
     "What if": {
         "simulate": "Play a scenario in virtual time.",
     },

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import cover
+from fairlease.engine import cover, predict
 from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook, Terms, first_fit, lien_of, takes
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
@@ -21,7 +21,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
-    from fairlease.ledger.live import RunState
+    from fairlease.ledger.live import Hold, RunState
 
 DEPTH = 64
 """Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
@@ -262,7 +262,10 @@ def _unusable(engine: Engine, name: str) -> bool:
 
 
 def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
-    """Runs whose liens lie under work that has just started and need not have ended by their date."""
+    """Runs whose liens lie under work that has just started and cannot be expected to be out of their way by their date.
+
+    It is out of the way where it will have ended, or where it may then be cut: the date of a run that waited behind it counts on that.
+    """
     state = engine.state
     run = state.runs[opened.run]
     found: dict[str, RunState] = {}
@@ -270,7 +273,15 @@ def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
         for other in state.capacity.nodes[cell.node].liens:
             hold = state.holds[other].hold
             if hold is not None and other not in found and takes(hold.lien, cell.node, cell.slots):
-                surely = run.deadline is not None and run.deadline <= hold.earliest_start
-                if not surely and not run.spec.opportunistic:
+                if not run.spec.opportunistic and _in_the_way(engine, run, hold):
                     found[other] = state.holds[other]
     return list(found.values())
+
+
+def _in_the_way(engine: Engine, run: RunState, hold: Hold) -> bool:
+    date = hold.earliest_start
+    if run.deadline is not None and run.deadline <= date:
+        return False
+    if hold.basis is Reason.Predicted:
+        return predict.end_of(run, engine.now) > date
+    return hold.cut_from is None or hold.cut_from > date or engine.now + engine.state.config.min_runtime > date

@@ -222,6 +222,8 @@ class ReservationStatus(Record, frozen=True, kw_only=True):
     """Pending, Active or Released; or Blocked, Canceled, Failed, Superseded."""
     reason: str | None = None
     """Why, in one word."""
+    message: str | None = None
+    """Why, in a sentence."""
     forecast: Forecast | None = None
     """When it will start, and what would help."""
     countdown_seconds: int | None = None

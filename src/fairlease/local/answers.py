@@ -19,7 +19,6 @@ from fairlease.local.contention import Contention
 from fairlease.local.environment import pod_id
 from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.inquiry import Inquiry
-from fairlease.local.metrics import pending_by_cause
 from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
@@ -30,6 +29,7 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.metrics import pending_by_cause
 
 if TYPE_CHECKING:
     from fairlease.ledger.state import State

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fairlease.ledger.state import State
     from fairlease.local.config import BeaconSource
-    from fairlease.local.metrics import Metrics
+    from fairlease.theatre.metrics import Metrics
 
 LEAD_MS = 10_000
 """How long before a reservation falls due its beacon is asked for by a command."""

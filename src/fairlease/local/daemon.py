@@ -12,6 +12,7 @@ was appended is acted upon by the next daemon, because acting is nothing but the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sqlite3
@@ -30,10 +31,8 @@ from fairlease.local.access import Access
 from fairlease.local.answers import Answers
 from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
-from fairlease.local.clock import LedgerClock
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
-from fairlease.local.metrics import Exporter, Metrics
 from fairlease.local.notifier import Notifier
 from fairlease.local.past import Past
 from fairlease.local.pods import Pods
@@ -42,8 +41,13 @@ from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused, Server
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler, Tick, calm_collector
+from fairlease.theatre.clock import LedgerClock
+from fairlease.theatre.metrics import MACHINE, Metrics
+from fairlease.theatre.pages import Page, Pages
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from structlog.typing import FilteringBoundLogger
 
     from fairlease.engine.refusal import Refusal
@@ -59,6 +63,7 @@ COMMANDS_MAX = 4_000
 LINES_MAX = 50
 """Runs submitted in one entry that get a line of the log each; more get one together. The ledger names them all."""
 
+LOOPBACK = "127.0.0.1"
 IDLE_S = 60.0
 AGAIN_S = 0.2
 FAILED_S = 0.5
@@ -115,7 +120,7 @@ class Daemon:
         self.scheduler = Scheduler(self.store)
         calm_collector()
         self.hardware = hardware
-        self.metrics = Metrics(self.scheduler.state)
+        self.metrics = Metrics(self.scheduler.state, MACHINE)
         self.past = Past(self.scheduler, settings.ledger)
         self.access = Access(settings.machine)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
@@ -145,7 +150,7 @@ class Daemon:
         self._beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
         self.answers = Answers(self)
         self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
-        self._exporter = Exporter(self.metrics, self.scheduler, settings.ledger, self.now)
+        self._pages = Pages({"/metrics": self._scrape, "/healthz": lambda: Page(b"ok\n")})
 
     def now(self) -> int:
         """Wall-clock milliseconds that never run backwards nor stand still, whatever is done to the machine's clock."""
@@ -176,7 +181,7 @@ class Daemon:
                 task.cancel()
             await self.notifier.close()
             await self._server.close()
-            self._exporter.close()
+            self._pages.close()
             self._put_away()
             self.log.info("down", seq=self.scheduler.head.seq, hash=self.scheduler.head.hash)
 
@@ -225,7 +230,7 @@ class Daemon:
         if port == 0:
             return
         try:
-            await self._exporter.start(port)
+            await self._pages.start(LOOPBACK, port)
         except OSError as error:
             if asked is not None:
                 raise
@@ -234,6 +239,10 @@ class Daemon:
             self.log.warning("no metrics", port=port, error=str(error))
             return
         self.metrics_url = f"http://127.0.0.1:{port}/metrics"
+
+    def _scrape(self) -> Page:
+        self.metrics.gauges["ledger_bytes"].set(_bytes_of(self.settings.ledger))
+        return self.metrics.scrape(self.scheduler, self.now())
 
     def _put_away(self) -> None:
         _release(self._waiters)
@@ -427,6 +436,14 @@ class Daemon:
 
     def _report(self, error: BaseException) -> None:
         self.log.error("a request was not answered", exc_info=error)
+
+
+def _bytes_of(ledger: Path) -> int:
+    total = 0
+    for path in (ledger, ledger.with_name(f"{ledger.name}-wal")):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def _release(waiters: list[asyncio.Future[None]]) -> None:

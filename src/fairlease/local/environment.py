@@ -1,8 +1,6 @@
 """What each rank of a gang finds in its environment: who it is, where the others meet, which GPUs are its own.
 
-The names are those that torchrun, Lightning, DeepSpeed and JAX launchers read. `WORLD_SIZE` and `RANK` count pods, as
-the training operators of Kubernetes do: a launcher inside the pod multiplies them by its GPUs. Apart from `pick_port`
-and `user_of`, which ask the machine, all is pure: a daemon that comes back computes the same again.
+Apart from `pick_port` and `user_of`, which ask the machine, all is pure: a daemon that comes back computes the same again.
 """
 
 from __future__ import annotations
@@ -15,25 +13,9 @@ from urllib.parse import quote
 
 from fairlease.engine.notice import Notice
 from fairlease.model.amount import format_instant
-from fairlease.model.lease import Lease, Role
+from fairlease.model.lease import Lease
 from fairlease.model.record import Key, Record, short, split
-
-PREFIX = "FAIRLEASE_"
-OURS = frozenset(
-    {
-        "CUDA_DEVICE_ORDER",
-        "CUDA_VISIBLE_DEVICES",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "NNODES",
-        "NODE_RANK",
-        "RANK",
-        "WORLD_SIZE",
-    }
-)
-"""What a run's own `env` cannot change: it would reach for other GPUs than its lease's, or miss its gang."""
+from fairlease.theatre.rendezvous import identity, is_ours, places
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
@@ -73,11 +55,6 @@ def pod_id(lease: Lease) -> str:
     return name if len(name) <= ID_CHARS_MAX else f"{name[:120]}+{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def is_ours(name: str) -> bool:
-    """Whether a variable is set by Fairlease alone; a run that sets it is told so when it is submitted."""
-    return name in OURS or name.startswith(PREFIX)
-
-
 def base_environment(user: User | None, inherited: Mapping[str, str]) -> dict[str, str]:
     """What a login would give. `user` None: the daemon is the user's own, so its PATH and places are theirs too.
 
@@ -100,31 +77,18 @@ def rendezvous(
 ) -> dict[str, dict[str, str]]:
     """The environment of every pod of one attempt, by pod id, from all of its open leases (spares wait, and get none).
 
-    `devices` has the GPU uuids of a node by slot, where they are known. Ranks are the ledger's: a swap keeps them, and
-    two leases with one rank would be two copies of it.
+    `devices` has the GPU uuids of a node by slot, where they are known.
     """
-    gang = sorted((lease for lease in leases if lease.role is not Role.SPARE), key=lambda lease: lease.rank)
-    if len({(lease.run, lease.attempt) for lease in gang}) > 1 or len({lease.rank for lease in gang}) < len(gang):
-        raise ValueError("a gang is one attempt of one run, and each of its ranks is there once")
-    by_node: dict[str, list[Lease]] = {}
-    for lease in gang:
-        by_node.setdefault(lease.node, []).append(lease)
+    own = {name: value for name, value in env.items() if not is_ours(name)}
+    meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+    place_of = places(leases)
     found = {}
-    for node_rank, (node, pods) in enumerate(by_node.items()):
-        for local_rank, lease in enumerate(pods):
-            own = {name: value for name, value in env.items() if not is_ours(name)}
-            place = {
-                "MASTER_ADDR": LOOPBACK,
-                "MASTER_PORT": str(port),
-                "WORLD_SIZE": str(len(gang)),
-                "RANK": str(lease.rank),
-                "NNODES": str(len(by_node)),
-                "NODE_RANK": str(node_rank),
-                "LOCAL_RANK": str(local_rank),
-                "LOCAL_WORLD_SIZE": str(len(pods)),
-            }
-            gpus = visible(lease.slots, (devices or {}).get(node, {}))
-            found[pod_id(lease)] = {**base, **own, **place, **gpus, **identity(lease)}
+    for lease in leases:
+        place = place_of.get(lease.name)
+        if place is not None:
+            gpus = visible(lease.slots, (devices or {}).get(lease.node, {}))
+            pod = pod_id(lease)
+            found[pod] = {**base, **own, **meeting, **place, **gpus, **identity(lease, pod)}
     return found
 
 
@@ -133,17 +97,6 @@ def visible(slots: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
     known = all(slot in uuids for slot in slots)  # CUDA takes numbers or uuids, not both
     names = [uuids[slot] if known else str(slot) for slot in slots]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
-
-
-def identity(lease: Lease) -> dict[str, str]:
-    """Who a pod is, in the ledger's words."""
-    return {
-        "FAIRLEASE_RUN": short(lease.run),
-        "FAIRLEASE_ATTEMPT": str(lease.attempt),
-        "FAIRLEASE_POD": pod_id(lease),
-        "FAIRLEASE_NODE": lease.node,
-        "FAIRLEASE_OWNER": lease.owner,
-    }
 
 
 def notice_environment(notice: Notice, run: Key) -> dict[str, str]:

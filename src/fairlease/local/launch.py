@@ -28,6 +28,7 @@ from fairlease.local.daemon import serve
 from fairlease.local.gpus import discover
 from fairlease.local.machine import Hardware, hardware_of
 from fairlease.local.protocol import EXIT_REFUSED, CallFailed, Client
+from fairlease.theatre.log import json_lines
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -210,18 +211,7 @@ def _logger(settings: Settings, *, to_stderr: bool) -> FilteringBoundLogger:
     target = _Target(None if to_stderr else settings.log)
     with contextlib.suppress(ValueError):  # only the main thread hears signals
         signal.signal(signal.SIGHUP, lambda *_: target.reopen())
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=target),  # type: ignore[arg-type]  # it writes and flushes
-        cache_logger_on_first_use=True,
-    )
-    log: FilteringBoundLogger = structlog.get_logger()
-    return log
+    return json_lines(target)  # type: ignore[arg-type]  # it writes and flushes
 
 
 class _Target:

@@ -13,7 +13,6 @@ import msgspec
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local.access import Denied
-from fairlease.local.environment import is_ours
 from fairlease.local.protocol import EXIT_FORBIDDEN, EXIT_INVALID, EXIT_REFUSED, Error
 from fairlease.local.server import Refused
 from fairlease.model.amount import parse_instant
@@ -21,6 +20,7 @@ from fairlease.model.document import Findings, Trail
 from fairlease.model.objects import BudgetObject, RunObject, read_object
 from fairlease.model.record import Key, key
 from fairlease.reason import Reason
+from fairlease.theatre.rendezvous import is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,13 +1,12 @@
 """Metrics: what was done, counted when it was done, and how things stand, read when somebody asks.
 
-`METRICS` is the whole list, so that the reference page is made from it. Counters follow the entries of the ledger, never a plan;
-gauges are set from the state at each scrape. They are served on loopback only, by the few lines of HTTP that takes.
+`METRICS` is what every theatre shows; `MACHINE` and `CLUSTER` are what one of them adds. The reference page is made from these
+lists. Counters follow the entries of the ledger, never a plan; gauges are set from the state at each scrape.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -19,15 +18,13 @@ from fairlease.model.amount import SECOND
 from fairlease.model.record import short
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
+from fairlease.theatre.pages import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from fairlease.engine.family import Family
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
-    from fairlease.scheduler import Scheduler, Tick
+    from fairlease.scheduler import Decider, Scheduler, Tick
 
 PREFIX = "fairlease_"
 _RESOLVED = {
@@ -53,9 +50,7 @@ METRICS = {
     "run_admissions_total": Metric(
         "counter", ("result",), "Answers given to runs: Start, or the reason why one has to wait."
     ),
-    "admission_latency_seconds": Metric(
-        "histogram", (), "From a run's arrival at the socket to its first decision on the disk."
-    ),
+    "admission_latency_seconds": Metric("histogram", (), "From a run's arrival to its first decision in the ledger."),
     "decision_seconds": Metric("histogram", (), "What one tick takes: deciding and appending, for all requests in it."),
     "leases_open": Metric("gauge", (), "Leases that are open."),
     "leases_closed_total": Metric("counter", ("reason",), "Leases that were closed, by reason."),
@@ -92,6 +87,14 @@ METRICS = {
     "reservation_delay_seconds": Metric(
         "histogram", (), "From the date a run was first promised to its start; 0 where it started by then."
     ),
+    "gpus": Metric("gauge", (), "GPUs of all nodes."),
+    "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
+    "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
+    "ledger_append_seconds": Metric("histogram", (), "What one append takes until it is durable."),
+}
+
+MACHINE = {
+    "ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included."),
     "notifications_total": Metric(
         "counter",
         ("kind", "result"),
@@ -99,34 +102,50 @@ METRICS = {
     ),
     "notifications_pending": Metric("gauge", (), "Deliveries of notices that are not done yet."),
     "beacon_reads_total": Metric("counter", ("result",), "Readings of the lottery's beacon: read or failed."),
-    "gpus": Metric("gauge", (), "GPUs of this machine."),
-    "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
-    "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
-    "ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included."),
-    "ledger_append_seconds": Metric("histogram", (), "What one append takes until the disk has it."),
 }
+"""What the daemon of one machine adds."""
+
+CLUSTER = {
+    "leading": Metric("gauge", (), "1 where this controller decides, 0 where it stands by."),
+    "held": Metric("gauge", (), "1 while the switch is on that stops new starts."),
+    "writes_total": Metric("counter", ("kind", "result"), "Writes of objects: done, or failed and to be tried again."),
+    "writes_waiting": Metric("gauge", (), "Writes that are under way or wait for their turn."),
+    "unwritten_objects": Metric(
+        "gauge", ("kind",), "Objects that could not be written the last time, and are tried again."
+    ),
+    "objects_seen": Metric("gauge", ("kind",), "Objects that the controller follows."),
+    "objects_unreadable": Metric(
+        "gauge", ("kind",), "Objects that are there and cannot be read; they are passed over."
+    ),
+    "watches_broken": Metric("gauge", ("kind",), "1 where nothing is heard of a kind at the moment."),
+    "ledger_waiting_seconds": Metric("gauge", (), "How long an append has been waiting for the API server."),
+    "node_events_ignored_total": Metric(
+        "counter", (), "Changes of nodes that mean nothing to a decision, such as heartbeats."
+    ),
+}
+"""What the controller of a cluster adds."""
 
 
 class Metrics:
-    """The numbers of one daemon, in a registry of its own."""
+    """The numbers of one scheduler, in a registry of its own; `more` are those of its theatre."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, more: Mapping[str, Metric]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody asked for
         self.registry = CollectorRegistry()
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
+        self.counters: dict[str, Counter] = {}
+        self.gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
-        for name, (kind, labels, told) in METRICS.items():
+        for name, (kind, labels, told) in {**METRICS, **more}.items():
             full = PREFIX + name
             if kind == "counter":
-                self._counters[name] = Counter(full, told, labels, registry=self.registry)
+                self.counters[name] = Counter(full, told, labels, registry=self.registry)
             elif kind == "gauge":
-                self._gauges[name] = Gauge(full, told, labels, registry=self.registry)
+                self.gauges[name] = Gauge(full, told, labels, registry=self.registry)
             else:
                 buckets = _DELAYS if name == "reservation_delay_seconds" else _SECONDS
                 self._histograms[name] = Histogram(full, told, labels, registry=self.registry, buckets=buckets)
         self._promised = Promised()
-        self._open = {run.key: len(run.leases) for run in state.runs.values() if run.leases}
+        self.follow(state)
 
     # --- what was done -------------------------------------------------------------------------------------------------
 
@@ -135,7 +154,7 @@ class Metrics:
         self._histograms["decision_seconds"].observe(seconds)
         for each in tick.decision.tries:
             if (result := _PACKED.get(each.result)) is not None:
-                self._counters["pack_results_total"].labels(result).inc()
+                self.counters["pack_results_total"].labels(result).inc()
         for event in tick.decision.events:
             self._count(event)
             self._count_resolution(event)
@@ -151,29 +170,29 @@ class Metrics:
 
     def notified(self, kind: str, result: str) -> None:
         """A delivery was tried."""
-        self._counters["notifications_total"].labels(kind, result).inc()
+        self.counters["notifications_total"].labels(kind, result).inc()
 
     def watch_pending(self, count: Callable[[], int]) -> None:
         """Where to ask how many deliveries are not done."""
-        self._gauges["notifications_pending"].set_function(count)
+        self.gauges["notifications_pending"].set_function(count)
 
     def beacon(self, result: str) -> None:
         """The beacon was read, or could not be."""
-        self._counters["beacon_reads_total"].labels(result).inc()
+        self.counters["beacon_reads_total"].labels(result).inc()
 
     def _count_resolution(self, event: ev.AnyEvent) -> None:
         """What a resolution did: it stands in the entry together with the cuts, so that what is counted was done."""
         if not isinstance(event, ev.OutcomeRecorded):
             return
         actions = event.outcome.actions
-        self._counters["resolver_invocations_total"].inc()
+        self.counters["resolver_invocations_total"].inc()
         for name, reason in _RESOLVED.items():
             done = [each for each in actions if each.reason is reason]
             spares = reason is Reason.DropSpare
-            self._counters[name].inc(sum(len(each.leases) for each in done) if spares else len(done))
+            self.counters[name].inc(sum(len(each.leases) for each in done) if spares else len(done))
 
     def appended(self, seconds: float) -> None:
-        """An entry is on the disk."""
+        """An entry is in the ledger."""
         self._histograms["ledger_append_seconds"].observe(seconds)
 
     def admitted(self, seconds: float) -> None:
@@ -181,7 +200,7 @@ class Metrics:
         self._histograms["admission_latency_seconds"].observe(seconds)
 
     def _count(self, event: ev.AnyEvent) -> None:
-        admissions = self._counters["run_admissions_total"]
+        admissions = self.counters["run_admissions_total"]
         if isinstance(event, ev.RunDeferred):
             admissions.labels(event.reason.value).inc(len(event.runs))
         elif isinstance(event, ev.LeasesOpened):
@@ -193,42 +212,49 @@ class Metrics:
             closed = len(event.names) or held
             if held > closed:
                 self._open[event.run] = held - closed
-            self._counters["leases_closed_total"].labels(event.reason.value).inc(closed)
+            self.counters["leases_closed_total"].labels(event.reason.value).inc(closed)
         elif isinstance(event, ev.Forecasted):
-            self._counters["forecasts_total"].inc(len(event.runs))
+            self.counters["forecasts_total"].inc(len(event.runs))
 
     # --- how things stand ----------------------------------------------------------------------------------------------
 
-    def scrape(self, scheduler: Scheduler, ledger: Path, now: int) -> bytes:
-        """All of it as text."""
-        state, gauges = scheduler.state, self._gauges
+    def follow(self, state: State) -> None:
+        """Count on from this state: another ledger's, or the same after others have led."""
+        self._open = {run.key: len(run.leases) for run in state.runs.values() if run.leases}
+
+    def scrape(self, decider: Decider | None, now: int) -> Page:
+        """All of it as text; who does not decide shows only what was counted."""
+        if decider is not None:
+            self._stand(decider, now)
+        return Page(generate_latest(self.registry), kind=CONTENT_TYPE_LATEST)
+
+    def _stand(self, decider: Decider, now: int) -> None:
+        state, gauges = decider.state, self.gauges
         gauges["leases_open"].set(state.open_leases)
-        gauges["ledger_entries"].set(scheduler.head.seq)
-        gauges["ledger_bytes"].set(_bytes_of(ledger))
+        gauges["ledger_entries"].set(decider.head.seq)
         nodes = state.capacity.nodes.values()
         gauges["gpus"].set(sum(node.peak for node in nodes))
         gauges["gpus_free"].set(sum(node.room for node in nodes))
         self._runs(state)
         self._forecasts(state)
         self._reservations(state)
-        self._budgets(state, scheduler.engine.family, now)
-        return generate_latest(self.registry)
+        self._budgets(state, decider.engine.family, now)
 
     def _runs(self, state: State) -> None:
-        waiting, pending = self._gauges["pending_runs"], 0
+        waiting, pending = self.gauges["pending_runs"], 0
         waiting.clear()
         for cause, count in pending_by_cause(state).items():
             waiting.labels(cause.value).set(count)
             pending += count
-        self._gauges["running_runs"].set(len(state.runs) - pending)
+        self.gauges["running_runs"].set(len(state.runs) - pending)
 
     def _forecasts(self, state: State) -> None:
         scored, share, error = (
             state.waits.scored,
-            self._gauges["forecast_share"],
-            self._gauges["forecast_error_seconds"],
+            self.gauges["forecast_share"],
+            self.gauges["forecast_error_seconds"],
         )
-        self._gauges["forecast_starts"].set(len(scored))
+        self.gauges["forecast_starts"].set(len(scored))
         share.clear()
         error.clear()
         if not scored:
@@ -247,7 +273,7 @@ class Metrics:
             if run.hold is not None:
                 counts[run.hold.state] += 1
         for each, count in counts.items():
-            self._gauges["reservations"].labels(each.value).set(count)
+            self.gauges["reservations"].labels(each.value).set(count)
 
     def _budgets(self, state: State, family: Family, now: int) -> None:
         names = (
@@ -256,7 +282,7 @@ class Metrics:
             "budget_headroom_gpus",
             "budget_headroom_gpu_hours",
         )
-        used, hours, room, room_hours = (self._gauges[name] for name in names)
+        used, hours, room, room_hours = (self.gauges[name] for name in names)
         for gauge in (used, hours, room, room_hours):
             gauge.clear()
         for budget in state.budgets:
@@ -296,65 +322,3 @@ def pending_by_cause(state: State) -> dict[Reason, int]:
     if following:
         counts[Reason.Following] = len(following)
     return counts
-
-
-def _bytes_of(ledger: Path) -> int:
-    total = 0
-    for path in (ledger, ledger.with_name(f"{ledger.name}-wal")):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
-
-
-# --- HTTP --------------------------------------------------------------------------------------------------------------
-
-LOOPBACK = "127.0.0.1"
-_HEAD_MAX = 8_192
-_PATIENCE_S = 5.0
-
-
-class Exporter:
-    """Answers `GET /metrics` and `GET /healthz` on loopback, and nothing else."""
-
-    def __init__(self, metrics: Metrics, scheduler: Scheduler, ledger: Path, now: Callable[[], int]) -> None:
-        self._metrics, self._scheduler, self._ledger, self._now = metrics, scheduler, ledger, now
-        self._server: asyncio.Server | None = None
-
-    async def start(self, port: int) -> None:
-        """Listen; OSError where the port is taken."""
-        self._server = await asyncio.start_server(self._serve, LOOPBACK, port, limit=_HEAD_MAX)
-
-    def close(self) -> None:
-        """Listen no more."""
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head))
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
-
-    def _answer(self, head: bytes) -> bytes:
-        method, path, *_ = [*head.split(b"\r\n", 1)[0].split(b" "), b"", b""]
-        path = path.split(b"?", 1)[0]
-        if path not in (b"/metrics", b"/healthz"):
-            return _page("404 Not Found", b"ask for /metrics or /healthz\n")
-        if method != b"GET":
-            return _page("405 Method Not Allowed", b"only GET\n", allow="Allow: GET\r\n")
-        if path == b"/healthz":
-            return _page("200 OK", b"ok\n")
-        body = self._metrics.scrape(self._scheduler, self._ledger, self._now())
-        return _page("200 OK", body, kind=CONTENT_TYPE_LATEST)
-
-
-def _page(status: str, body: bytes, *, kind: str = "text/plain; charset=utf-8", allow: str = "") -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{allow}Connection: close\r\n\r\n"
-    )
-    return head.encode("ascii") + body

@@ -1,0 +1,164 @@
+"""The pods of a lease: its work from the template, or what keeps a spare's GPUs; and the Service by which ranks find each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairlease.kube import names
+from fairlease.kube.policy import SCHEDULER
+from fairlease.kube.resource import PODS, RUNS, SERVICES
+from fairlease.model.amount import SECOND
+from fairlease.model.lease import Role
+from fairlease.model.node import GPU_RESOURCE
+from fairlease.model.record import Key, split
+from fairlease.model.run import template_gpus
+from fairlease.theatre.rendezvous import PREFIX, identity, places
+
+if TYPE_CHECKING:
+    from fairlease.kube.settings import Settings
+    from fairlease.ledger.live import RunState
+    from fairlease.model.lease import Lease
+    from fairlease.model.run import RunSpec
+
+GRACE_S = 30
+"""What Kubernetes gives a pod to end, unless it asks for more."""
+
+LOCALHOST = "127.0.0.1"
+_TOLERATIONS = [{"key": GPU_RESOURCE, "operator": "Exists"}]
+"""Nodes are often kept free of other work by a taint of this name."""
+
+Body = dict[str, Any]
+
+
+def meets(spec: RunSpec) -> bool:
+    """Whether a run can ever have more than one pod: only then do ranks look for each other."""
+    most = spec.resources.total_gpus if spec.malleable is None else spec.malleable.max_total_gpus
+    return most > spec.pod_gpus
+
+
+def pods_of(run: RunState, wanted: Sequence[Lease], uid: str, settings: Settings) -> dict[str, Body]:
+    """The pods of some of a run's leases, by name. Who a rank is among the others follows from all leases that are open."""
+    place_of = places(run.held)
+    base = _base(run.spec)
+    made = {}
+    for lease in wanted:
+        place = place_of.get(lease.name)
+        spec = _placeholder(lease, settings) if place is None else _work(run, lease, base, place, settings)
+        template = {} if place is None else run.spec.template or {}
+        made[lease.name] = {
+            "apiVersion": PODS.api_version,
+            "kind": PODS.kind,
+            "metadata": _metadata(lease, template.get("metadata") or {}, uid),
+            "spec": spec,
+        }
+    return made
+
+
+def owned_by(run: Key, uid: str) -> Body:
+    """The reference that makes an object go when its Run goes."""
+    return {
+        "apiVersion": RUNS.api_version, "kind": RUNS.kind, "name": split(run)[1], "uid": uid,
+        "controller": True, "blockOwnerDeletion": True,
+    }  # fmt: skip
+
+
+def marks_of(run: Key) -> Body:
+    """The label that finds all objects of a run, and the annotation that names it."""
+    name = split(run)[1]
+    return {"labels": {names.RUN: names.label_value(name)}, "annotations": {names.RUN: name}}
+
+
+def _metadata(lease: Lease, template: Mapping[str, Any], uid: str) -> Body:
+    namespace, _ = split(lease.run)
+    marks = marks_of(lease.run)
+    ours = {names.ATTEMPT: str(lease.attempt), names.ROLE: lease.role.value}
+    if lease.rank >= 0:
+        ours[names.RANK] = str(lease.rank)
+    told = {names.SLOTS: names.slots_text(lease), names.NODE: lease.node, names.OWNER: lease.owner}
+    return {
+        "name": lease.name,
+        "namespace": namespace,
+        "labels": {**(template.get("labels") or {}), **marks["labels"], **ours},
+        "annotations": {**(template.get("annotations") or {}), **marks["annotations"], **told},
+        "ownerReferences": [owned_by(lease.run, uid)],
+    }
+
+
+def _base(spec: RunSpec) -> Body:
+    """The template's pod as all ranks have it."""
+    given: Body = dict((spec.template or {}).get("spec") or {})
+    given |= {"schedulerName": SCHEDULER, "restartPolicy": "Never"}
+    given.pop("nodeName", None)
+    if "terminationGracePeriodSeconds" not in given and spec.runtime.checkpoint is not None:
+        given["terminationGracePeriodSeconds"] = max(GRACE_S, spec.runtime.checkpoint // SECOND)
+    given["tolerations"] = [*(given.get("tolerations") or ()), *_TOLERATIONS]
+    containers = [dict(each) for each in given.get("containers") or ()]
+    if containers and template_gpus(spec.template) is None:
+        resources = dict(containers[0].get("resources") or {})
+        resources["limits"] = {**(resources.get("limits") or {}), GPU_RESOURCE: str(spec.pod_gpus)}
+        containers[0]["resources"] = resources
+    given["containers"] = containers
+    return given
+
+
+def _work(run: RunState, lease: Lease, base: Body, place: Mapping[str, str], settings: Settings) -> Body:
+    namespace, name = split(run.key)
+    spec = dict(base)
+    first = LOCALHOST
+    if meets(run.spec):
+        service = names.service_name(name)
+        spec |= {"hostname": names.host_name(lease.attempt, lease.rank), "subdomain": service}
+        first = f"{names.host_name(lease.attempt, 0)}.{service}.{namespace}.svc"
+    meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(settings.cluster.master_port)}
+    ours = {**meeting, **place, **identity(lease, lease.name)}
+    spec["containers"] = [_with_env(each, ours) for each in base["containers"]]
+    return spec
+
+
+def _with_env(container: Mapping[str, Any], ours: Mapping[str, str]) -> Body:
+    own = [each for each in container.get("env") or () if not _set_by_us(each.get("name", ""), ours)]
+    return {**container, "env": [*own, *({"name": name, "value": value} for name, value in ours.items())]}
+
+
+def _set_by_us(name: str, ours: Mapping[str, str]) -> bool:
+    return name in ours or name.startswith(PREFIX)
+
+
+def _placeholder(lease: Lease, settings: Settings) -> Body:
+    """A pod that does nothing but hold a spare's GPUs, so that no other scheduler hands them out."""
+    assert lease.role is Role.SPARE, "what has no place among the ranks stands ready"
+    container = {
+        "name": "spare",
+        "image": settings.cluster.pause_image,
+        "resources": {"limits": {GPU_RESOURCE: str(lease.gpus)}},
+    }
+    return {
+        "schedulerName": SCHEDULER,
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "tolerations": list(_TOLERATIONS),
+        "containers": [container],
+    }
+
+
+def service_of(run: Key, uid: str) -> Body:
+    """The headless Service: a name for every rank, from the moment its pod has an address."""
+    namespace, name = split(run)
+    return {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": {
+            "name": names.service_name(name),
+            "namespace": namespace,
+            **marks_of(run),
+            "ownerReferences": [owned_by(run, uid)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": marks_of(run)["labels"],
+        },
+    }

@@ -1,0 +1,368 @@
+"""The projector: what the ledger says, written to objects, and written again wherever they are not as it says.
+
+It compares, and writes what is missing or different; it remembers nothing that matters. After a crash at any point, a deletion
+or an edit by anybody, the same comparison mends it. Each entry marks whose objects it changed; a look at everything comes at the
+start of a leadership and every few minutes.
+
+Specs are created, because they never change; a status is replaced whole by a JSON patch that names the object's uid. Server-side
+apply would do the same for twice the API server's work (bench/cluster.py), and would leave what another manager has put beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fairlease.engine.view import View
+from fairlease.kube import reports
+from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
+from fairlease.kube.connection import ApiError
+from fairlease.kube.gangs import Gangs
+from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
+from fairlease.kube.observe import instant, read
+from fairlease.kube.pods import marks_of
+from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RUNS, Resource
+from fairlease.kube.scribe import Scribe
+from fairlease.kube.sight import OVER, Sight, made_key
+from fairlease.kube.tidings import Crier
+from fairlease.kube.writer import Lane, Part, Target, Writer
+from fairlease.model.objects import RunObject
+from fairlease.model.record import Key, key, split
+from fairlease.model.reservation import ReservationState
+from fairlease.model.writing import write
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from fairlease.kube.connection import Api
+    from fairlease.kube.observe import Observer
+    from fairlease.kube.seen import OwnSeen
+    from fairlease.kube.settings import Settings
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.store import Entry
+    from fairlease.model.lease import Lease
+    from fairlease.scheduler import Decider
+    from fairlease.theatre.metrics import Metrics
+
+PODS_PART, LEASES_PART, STATUS_PART, RESERVATIONS_PART, TIDINGS_PART = (
+    "pods",
+    "leases",
+    "status",
+    "reservations",
+    "tidings",
+)
+
+_TIDINGS = Part(Key("events"), TIDINGS_PART)
+
+Body = dict[str, Any]
+
+
+class Projector:
+    """Writes the objects of one leadership. `turn` is called while nothing is being decided, and never waits."""
+
+    def __init__(
+        self,
+        api: Api,
+        sight: Sight,
+        decider: Decider,
+        chronicle: Chronicle,
+        observer: Observer,
+        settings: Settings,
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._api, self._sight, self._decider = api, sight, decider
+        self._chronicle, self._observer = chronicle, observer
+        self.writer = Writer(self._done, metrics, log)
+        self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
+        self._crier = Crier(settings.identity, decider.state.config)
+        self._made = sight.made
+        self._scribe = Scribe(api, self.writer, sight)
+        self.lost_leases: set[Key] = set()
+        """Leases whose objects are open and whose end the entries at hand do not tell."""
+
+    # --- what is to be looked at -----------------------------------------------------------------------------------------
+
+    def follow(self, entry: Entry) -> None:
+        """Mark what an entry changed, and tell of it."""
+        touched = self._chronicle.follow(entry)
+        marks = self._sight.marks
+        marks.written_runs |= touched.runs
+        marks.written_budgets |= touched.budgets
+        seen = self._sight.runs.objects
+        uids = {run: seen[run].metadata.uid for run in touched.runs if run in seen}
+        for tiding in self._crier.tell(entry, uids):
+            self._scribe.create(Lane.EVENTS, _TIDINGS, EVENTS, tiding.namespace, tiding.name, tiding.body)
+
+    def mark_all(self) -> None:
+        """Look at every run that lives or has an object, and at every Budget."""
+        self._sight.marks.written_runs |= self._decider.state.runs.keys() | self._chronicle.closed.keys()
+        self._sight.marks.written_budgets |= self._decider.state.budgets.keys()
+
+    def _done(self, part: Part) -> None:
+        if part.what == TIDINGS_PART:
+            return
+        marks = self._sight.marks
+        if part.what == PODS_PART:
+            marks.reports.add(part.of)
+        (marks.written_budgets if part.what == BUDGETS.plural else marks.written_runs).add(part.of)
+        self._sight.wake.set()
+
+    def unwritten(self) -> dict[str, int]:
+        """How much of what was told is not written yet, by kind."""
+        ends = sum(map(len, self._chronicle.closed.values()))
+        counts = {"writes": self.writer.waiting, "ends": ends, "outcomes": len(self._chronicle.outcomes)}
+        return {kind: count for kind, count in counts.items() if count}
+
+    def turn(self, now: int) -> None:
+        """Write what is missing or different, of all that is marked."""
+        marks = self._sight.marks
+        runs, marks.written_runs = marks.written_runs, set()
+        budgets, marks.written_budgets = marks.written_budgets, set()
+        for each in sorted(runs):
+            self._guarded(RUNS, each, now, self._run)
+        for each in sorted(budgets):
+            self._guarded(BUDGETS, each, now, self._budget)
+        for name, outcome in self._chronicle.outcomes.items():
+            self._outcome(name, write(outcome))
+
+    def _guarded(self, what: Resource, name: Key, now: int, plan: Callable[[Key, int], None]) -> None:
+        """One object of a shape that nobody thought of must not keep all others from being written."""
+        try:
+            plan(name, now)
+        except Exception:  # noqa: BLE001 - see above
+            self.writer.fault(name, what.plural)
+
+    # --- runs ------------------------------------------------------------------------------------------------------------
+
+    def _run(self, name: Key, now: int) -> None:
+        run, seen = self._decider.state.runs.get(name), self._sight.runs.objects.get(name)
+        if not self.writer.busy(Part(name, LEASES_PART)):
+            self._leases(name, run)
+        if not self.writer.busy(Part(name, PODS_PART)):
+            self.gangs.plan(name, run, seen, Part(name, PODS_PART))
+        self._reservations(name, now)
+        if seen is None:
+            self._forgotten(name, run)
+        elif not self.writer.busy(Part(name, STATUS_PART)) and not self.writer.busy(Part(name, PODS_PART)):
+            self._status(name, run, seen, now)
+            self._finalizer(name, run, seen)
+
+    def _forgotten(self, name: Key, run: RunState | None) -> None:
+        self._scribe.forget(Target(RUNS.plural, name))
+        if run is None:
+            self._chronicle.forget(name)
+            self.writer.forget(name)
+
+    def _status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> None:
+        wanted = self._wanted_status(name, run, seen, now)
+        if wanted is not None:
+            self._scribe.report(RUNS, Part(name, STATUS_PART), seen, wanted)
+
+    def _wanted_status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> View | None:
+        generation = seen.metadata.generation
+        refusal = self._observer.refused.get(name)
+        if refusal is not None:
+            return reports.refused_report(refusal, now, generation)
+        if run is not None:
+            problem = self.writer.problem(name)
+            note = self._observer.notes.get(name)
+            if note is not None:
+                generation = seen.status.get("observedGeneration") or 0
+                problem = problem or note
+            return reports.live_report(run, now, generation, problem, on_nodes=self.gangs.on_nodes(run))
+        if name not in self._decider.state.ended or not self._final(name, seen):
+            return None
+        final = self._chronicle.final[name]
+        told = self.gangs.refusals.get(name, "")
+        return reports.ended_report(final.spec, final.submitted_at, final.ending, generation, told)
+
+    def _final(self, name: Key, seen: OwnSeen) -> bool:
+        """Whether it is known how a run ended; where its status says that it did, that is enough."""
+        if name in self._chronicle.final:
+            return True
+        found = read(seen, "Run")
+        told = seen.status.get("submittedAt")
+        submitted = instant(told if isinstance(told, str) else seen.metadata.creation_timestamp)
+        if isinstance(found, RunObject) and self._chronicle.complete(name, found.spec, submitted):
+            return True
+        if seen.status.get("phase") != self._decider.state.ended.get(name):
+            self._observer.unknown.add(name)
+        return False
+
+    def _finalizer(self, name: Key, run: RunState | None, seen: OwnSeen) -> None:
+        """A Run stays until its leases are closed and its pods are gone; nobody else's finalizers are touched."""
+        meta = seen.metadata
+        there, leaving = FINALIZER in meta.finalizers, meta.deletion_timestamp is not None
+        if leaving and there and run is None and not self.gangs.alive(name):
+            kept = [each for each in meta.finalizers if each != FINALIZER]
+        elif run is not None and not there and not leaving:
+            kept = [*meta.finalizers, FINALIZER]
+        else:
+            return
+        body = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept}}
+        target = Target("finalizers", name)
+        self.writer.write(Lane.STATUS, Part(name, STATUS_PART), target, lambda: self._patched(RUNS, name, body))
+
+    async def _patched(self, what: Resource, name: Key, body: Body) -> None:
+        namespace, short_name = split(name)
+        try:
+            await self._api.patch(what, short_name, body, namespace)
+        except ApiError as error:
+            if not (error.not_found or error.conflict):  # it changed since we looked: it is looked at again
+                raise
+
+    # --- leases ----------------------------------------------------------------------------------------------------------
+
+    def _leases(self, name: Key, run: RunState | None) -> None:
+        namespace, _ = split(name)
+        part = Part(name, LEASES_PART)
+        there, made = self._sight.leases.objects, self._made
+        for lease in () if run is None else run.held:
+            full = lease_key(lease)
+            if full not in there and made.get(made_key(LEASES, full)) is None:
+                self._scribe.create(Lane.LEASES, part, LEASES, namespace, lease.name, _lease_object(lease))
+        for lease_name, closed in list(self._chronicle.closed.get(name, {}).items()):
+            self._close(part, key(lease_name, namespace), name, closed)
+
+    def _close(self, part: Part, full: Key, run: Key, closed: Closed) -> None:
+        namespace, name = split(full)
+        operations = [{"op": "add", "path": "/status", "value": closed.status}]
+
+        async def patch() -> bool:
+            try:
+                await self._api.patch(LEASES, name, operations, namespace, sub="status")
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return False
+            return True
+
+        async def act() -> None:
+            """Write the end; a lease that was never written, or was deleted, is written whole, while its namespace is there."""
+            if not await patch() and closed.lease is not None and namespace in self._sight.namespaces.objects:
+                await self._scribe.created(LEASES, namespace, _lease_object(closed.lease))
+                await patch()
+            self._made.add(made_key(LEASES, f"{full} closed"))
+            self._closed(run, name)
+
+        self.writer.write(Lane.LEASES, part, Target(LEASES.plural, f"{full} closed"), act)
+
+    def _closed(self, run: Key, name: str) -> None:
+        waiting = self._chronicle.closed.get(run, {})
+        waiting.pop(name, None)
+        if not waiting:
+            self._chronicle.closed.pop(run, None)
+
+    def look_for_lost(self) -> None:
+        """Find objects of leases that are closed by now: their end is in the entries at hand, or further back."""
+        state = self._decider.state
+        for full, seen in self._sight.leases.objects.items():
+            run = run_of(seen.metadata.annotations, seen.metadata.namespace)
+            held = state.runs.get(run) if run else None
+            name = seen.metadata.name
+            if run is None or (held is not None and name in held.leases) or name in self._chronicle.closed.get(run, {}):
+                continue
+            if self._made.get(made_key(LEASES, f"{full} closed")) is not None:
+                continue  # closed just now, and not seen yet
+            if self._chronicle.swept(run, name):
+                self._sight.marks.written_runs.add(run)
+            else:
+                self.lost_leases.add(Key(full))
+        for reservation in list(self._sight.reservations.objects.values()):
+            self._lost_reservation(reservation)
+
+    def _lost_reservation(self, seen: OwnSeen) -> None:
+        """A reservation that looks as if it were in force, of which the ledger knows nothing any more: it is over."""
+        run = run_of(seen.metadata.annotations, seen.metadata.namespace)
+        kept = None if run is None else self._chronicle.reservations.get(run)
+        known = () if kept is None else {split(key(each["name"]))[1] for each in kept.objects(0)}
+        if run is None or seen.metadata.name in known:
+            return
+        state = ReservationState.CANCELED if kept is None else ReservationState.SUPERSEDED
+        status = {
+            "state": state.value,
+            "reason": Reason.Canceled.value,
+            "message": "the ledger holds another by now, or none",
+        }
+        self._scribe.report(RESERVATIONS, Part(run, RESERVATIONS_PART), seen, status)
+
+    # --- other objects ---------------------------------------------------------------------------------------------------
+
+    def _budget(self, name: Key, now: int) -> None:
+        seen = self._sight.budgets.objects.get(name)
+        part = Part(name, BUDGETS.plural)
+        if seen is None:
+            self._scribe.forget(Target(BUDGETS.plural, name))
+            return
+        if self.writer.busy(part):
+            return
+        refusal, generation = self._observer.refused_budgets.get(name), seen.metadata.generation
+        if refusal is not None:
+            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation))
+        elif name in self._decider.state.budgets:
+            self._scribe.report(BUDGETS, part, seen, reports.budget_report(self._decider, name, now, generation))
+
+    def _outcome(self, name: str, spec: Body) -> None:
+        async def act() -> None:
+            await self._scribe.created(OUTCOMES, None, body)
+            self._chronicle.outcomes.pop(name, None)
+
+        body = {"apiVersion": OUTCOMES.api_version, "kind": OUTCOMES.kind, "metadata": {"name": name}, "spec": spec}
+        self.writer.write(Lane.LEASES, Part(Key(name), TIDINGS_PART), Target(OUTCOMES.plural, name), act)
+
+    def _reservations(self, name: Key, now: int) -> None:
+        kept, part = self._chronicle.reservations.get(name), Part(name, RESERVATIONS_PART)
+        if kept is None or self.writer.busy(part):
+            return
+        namespace, _ = split(name)
+        for view in kept.objects(now):
+            full = key(view["name"], namespace)
+            there = self._sight.reservations.objects.get(full)
+            if there is not None:
+                self._scribe.report(RESERVATIONS, part, there, view["status"])
+            elif self._made.get(made_key(RESERVATIONS, full)) is None:
+                self._reserve(part, full, name, view)
+
+    def _reserve(self, part: Part, full: Key, run: Key, view: View) -> None:
+        """Make a reservation that is in force and not there; one that is over is written once, and then left to history."""
+        namespace, name = split(full)
+        target, status = Target(RESERVATIONS.plural, full), view["status"]
+        over = status["state"] in OVER
+        if over and self._scribe.has_told(target):
+            return
+        body = {
+            "apiVersion": RESERVATIONS.api_version,
+            "kind": RESERVATIONS.kind,
+            "metadata": {"name": name, "namespace": namespace, **marks_of(run)},
+            "spec": view["spec"],
+        }
+        operations = [{"op": "add", "path": "/status", "value": status}]
+
+        async def act() -> None:
+            await self._scribe.created(RESERVATIONS, namespace, body)
+            await self._api.patch(RESERVATIONS, name, operations, namespace, sub="status")
+            if over:
+                self._scribe.note(target, status)
+            elif full not in self._sight.reservations.objects:
+                self._made.add(made_key(RESERVATIONS, full))
+
+        self.writer.write(Lane.STATUS, part, target, act)
+
+
+def _lease_object(lease: Lease) -> Body:
+    namespace, _ = split(lease.run)
+    marks = marks_of(lease.run)
+    labels = {ATTEMPT: str(lease.attempt), ROLE: lease.role.value, NODE: label_value(lease.node)}
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {
+            "name": lease.name,
+            "namespace": namespace,
+            "labels": {**marks["labels"], **labels},
+            "annotations": marks["annotations"],
+        },
+        "spec": lease_spec(lease),
+    }

@@ -1,0 +1,73 @@
+"""What the controller is told: one YAML file, and nothing in it is required.
+
+The policy of decisions (`notice`, `commitQuantum`, `labels`, …) becomes part of the ledger; the rest is this cluster's own
+business and does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from fairlease.kube.policy import NAMESPACE
+from fairlease.model import rules
+from fairlease.model.config import Config
+from fairlease.model.document import Findings, load, read_file
+from fairlease.model.reading import Reader
+from fairlease.model.record import Record
+
+PORT_MAX = 65_535
+
+
+class Cluster(Record, frozen=True, kw_only=True):
+    """The file's keys besides the policy."""
+
+    pause_image: str = "pause:3.10"
+    """The image of the pods that hold the GPUs of spares: the one that your nodes use for every pod will do. One that cannot be
+    pulled holds them too."""
+    master_port: int = 29_500
+    """Where the first rank of every gang listens."""
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """All that a controller is told."""
+
+    policy: Config = Config()
+    cluster: Cluster = Cluster()
+    namespace: str = NAMESPACE
+    identity: str = ""
+    archive: Path | None = None
+    metrics_port: int = 0
+    hold: bool = False
+
+
+def _port(value: int) -> str | None:
+    return None if 0 < value <= PORT_MAX else f"expected a port from 1 to {PORT_MAX}"
+
+
+_POLICY = Reader(rules.CHECKS, rules.RULES)
+_CLUSTER = Reader({Cluster: {"pause_image": rules.not_empty, "master_port": _port}}, {})
+
+
+def read_settings(path: str | Path | None) -> tuple[Config, Cluster]:
+    """Both parts of a configuration file, or the defaults. Raises `Invalid` with all that is wrong."""
+    if path is None:
+        return Config(), Cluster()
+    text, source = read_file(path)
+    findings = Findings(text, source)
+    documents = load(text, source)
+    for extra in documents[1:]:
+        findings.add(extra.trail, "a configuration is one document; remove the others")
+    raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
+    policy_keys = _keys(Config)
+    policy = _POLICY.read(Config, {key: raw[key] for key in raw if key in policy_keys}, trail, findings)
+    cluster = _CLUSTER.read(Cluster, raw, trail, findings, beside=policy_keys)
+    findings.settle()
+    assert policy is not None, "what is wrong was found"
+    assert cluster is not None, "what is wrong was found"
+    return policy, cluster
+
+
+def _keys(kind: type[Record]) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in msgspec.structs.fields(kind))

@@ -1,0 +1,212 @@
+"""What the controller sees: a copy of each kind it follows, and what changed since it last looked.
+
+A change only marks something as worth a look; what it means is found out by comparing the object with the state, when its turn
+comes. So nothing is lost when several things change at once, and what does not matter (a heartbeat, the echo of our own write)
+costs no decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fairlease.kube.informer import Change, Informer, What
+from fairlease.kube.names import HOLD, RUN, run_of
+from fairlease.kube.resource import BUDGETS, LEASES, NAMESPACES, NODES, PODS, RESERVATIONS, RUNS, SERVICES, Resource
+from fairlease.kube.seen import NodeSeen, OwnSeen, PodSeen, Seen
+from fairlease.kube.writer import Made
+from fairlease.model.record import Key
+
+if TYPE_CHECKING:
+    from fairlease.kube.connection import Api
+    from fairlease.kube.resource import Meta
+
+OVER = ("Released", "Canceled", "Failed", "Superseded")
+"""States of a reservation that nothing follows."""
+_IN_FORCE = ",".join(f"status.state!={each}" for each in OVER)
+
+
+class Marks:
+    """What to look at again: what may be news to the engine, and whose objects may not be as they should."""
+
+    def __init__(self) -> None:
+        self.nodes: set[str] = set()
+        self.budgets: set[Key] = set()
+        self.runs: set[Key] = set()
+        self.reports: set[Key] = set()
+        self.written_runs: set[Key] = set()
+        self.written_budgets: set[Key] = set()
+
+    def news(self) -> bool:
+        """Whether there may be something to decide."""
+        return bool(self.nodes or self.budgets or self.runs or self.reports)
+
+
+class Sight:
+    """The informers, what they found by run and by node, and the marks of what changed."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.namespace = namespace
+        self.wake = asyncio.Event()
+        self.marks = Marks()
+        self.ignored = 0
+        self.pods_of_run: dict[Key, dict[str, PodSeen]] = {}
+        self.pods_of_node: dict[str, dict[str, PodSeen]] = {}
+        self.waiting_for_node: dict[str, set[Key]] = {}
+        self.made, self.made_pods, self.bound_pods = Made(), Made(), Made()
+        self.nodes = Informer(api, NODES, NodeSeen, self._on_node)
+        self.namespaces = Informer(api, NAMESPACES, Seen, self._on_namespace)
+        self.budgets = Informer(api, BUDGETS, OwnSeen, self._on_budget)
+        self.runs = Informer(api, RUNS, OwnSeen, self._on_run)
+        self.pods = Informer(api, PODS, PodSeen, self._on_pod, labels=RUN)
+        self.services = Informer(api, SERVICES, Seen, partial(self._on_projected, SERVICES), labels=RUN)
+        # Of what is over, nobody needs a copy: a closed lease leaves the watch as if it were deleted.
+        self.leases = Informer(api, LEASES, Seen, partial(self._on_projected, LEASES), fields="status.closed!=true")
+        on_reservation = partial(self._on_projected, RESERVATIONS)
+        self.reservations = Informer(api, RESERVATIONS, OwnSeen, on_reservation, fields=_IN_FORCE)
+
+    @property
+    def informers(self) -> tuple[Informer[Any], ...]:
+        """All of them."""
+        return (
+            self.nodes, self.namespaces, self.budgets, self.runs, self.pods, self.services, self.leases, self.reservations,
+        )  # fmt: skip
+
+    async def synced(self) -> None:
+        """Wait until everything was seen once."""
+        for each in self.informers:
+            await each.synced.wait()
+
+    def mark_all(self) -> None:
+        """Look at everything: at the start, and now and then."""
+        marks = self.marks
+        marks.nodes.update(self.nodes.objects)
+        marks.budgets.update(map(Key, self.budgets.objects))
+        marks.runs.update(map(Key, self.runs.objects))
+        marks.reports.update(self.pods_of_run)
+        marks.written_runs.update(map(Key, self.runs.objects), self.pods_of_run)
+        marks.written_budgets.update(map(Key, self.budgets.objects))
+        for informer in (self.leases, self.services, self.reservations):
+            for each in informer.objects.values():
+                self._written(each.metadata)
+        self.wake.set()
+
+    @property
+    def held(self) -> bool:
+        """Whether the controller's namespace says that nothing new may start."""
+        own = self.namespaces.objects.get(self.namespace)
+        return own is not None and own.metadata.annotations.get(HOLD, "").lower() == "true"
+
+    # --- what happened -------------------------------------------------------------------------------------------------
+
+    def _on_node(self, change: Change[NodeSeen]) -> None:
+        if change.what is What.MODIFIED and change.old is not None and change.object.alike(change.old):
+            self.ignored += 1
+            return
+        name = change.object.metadata.name
+        self.marks.nodes.add(name)
+        for pod in self.pods_of_node.get(
+            name, {}
+        ).values():  # ready again, or gone: what its pods mean is another matter
+            if pod.run is not None:
+                self.marks.reports.add(pod.run)
+                self.marks.written_runs.add(pod.run)
+        self.marks.written_runs.update(self.waiting_for_node.pop(name, ()))
+        self.wake.set()
+
+    def _on_namespace(self, change: Change[Seen]) -> None:
+        name = change.object.metadata.name
+        old = change.old.metadata.annotations if change.old is not None and change.what is What.MODIFIED else None
+        if old == change.object.metadata.annotations:
+            return
+        if name == self.namespace:
+            self.marks.nodes.update(self.nodes.objects)
+        self.marks.runs.update(Key(each) for each in self.runs.objects if each.startswith(f"{name}/"))
+        self.marks.budgets.update(Key(each) for each in self.budgets.objects if each.startswith(f"{name}/"))
+        self.wake.set()
+
+    def _on_budget(self, change: Change[OwnSeen]) -> None:
+        name = Key(change.object.metadata.key)
+        if change.what is not What.MODIFIED or change.old is None or change.object.spec != change.old.spec:
+            self.marks.budgets.add(name)
+        self.marks.written_budgets.add(name)
+        self.wake.set()
+
+    def _on_run(self, change: Change[OwnSeen]) -> None:
+        name, meta, old = Key(change.object.metadata.key), change.object.metadata, change.old
+        news = change.what is not What.MODIFIED or old is None
+        if old is not None and not news:
+            news = (
+                meta.generation != old.metadata.generation or meta.deletion_timestamp != old.metadata.deletion_timestamp
+            )
+        if news:
+            self.marks.runs.add(name)
+        self.marks.written_runs.add(name)
+        self.wake.set()
+
+    def _on_pod(self, change: Change[PodSeen]) -> None:
+        pod, old = change.object, change.old
+        name, gone = pod.metadata.name, change.what is What.DELETED
+        run, before = pod.run, "" if old is None else old.node
+        if run is None:
+            return
+        self.made_pods.seen(pod.metadata.key)
+        if pod.node or gone:
+            self.bound_pods.seen(pod.metadata.key)
+        place(self.pods_of_run, run, name, None if gone else pod)
+        if before and before != pod.node:
+            place(self.pods_of_node, before, pod.metadata.key, None)
+        if pod.node:
+            place(self.pods_of_node, pod.node, pod.metadata.key, None if gone else pod)
+        if old is not None and not gone and _equal(pod, old):
+            return
+        self.marks.written_runs.add(run)
+        if gone or pod.over or pod.failure is not None:
+            self.marks.reports.add(run)
+            self.marks.written_runs.update(self.waiting_for_node.pop(pod.node, ()))
+            node = self.nodes.objects.get(pod.node)
+            if node is not None and not node.ready:
+                self.marks.nodes.add(pod.node)
+        self.wake.set()
+
+    def _on_projected(self, what: Resource, change: Change[Any]) -> None:
+        """Something we wrote: mostly our own echo, which finds all well."""
+        self.made.seen(made_key(what, change.object.metadata.key))
+        if change.what is What.DELETED or change.old is not None:
+            self._written(change.object.metadata)
+            self.wake.set()
+
+    def _written(self, metadata: Meta) -> None:
+        run = run_of(metadata.annotations, metadata.namespace)
+        if run is not None:
+            self.marks.written_runs.add(run)
+
+    def not_ready(self, node: str) -> bool:
+        """Whether a node is gone or silent: what is missing there is the node's failure, not the pod's."""
+        seen = self.nodes.objects.get(node)
+        return seen is None or not seen.ready
+
+
+def made_key(what: Resource, name: str) -> str:
+    """How an object that was written is remembered until it is seen."""
+    return f"{what.plural} {name}"
+
+
+def place(index: dict[Any, dict[str, PodSeen]], where: Any, name: str, pod: PodSeen | None) -> None:  # noqa: ANN401 - a run's key, or a node's name
+    """Put a pod into an index, or take it out."""
+    if pod is not None:
+        index.setdefault(where, {})[name] = pod
+        return
+    held = index.get(where)
+    if held is not None:
+        held.pop(name, None)
+        if not held:
+            del index[where]
+
+
+def _equal(pod: PodSeen, old: PodSeen) -> bool:
+    """Whether nothing changed that could matter: a pod that begins to run is no news."""
+    return (pod.node, pod.over, pod.succeeded, pod.leaving, pod.failure) == (
+        old.node, old.over, old.succeeded, old.leaving, old.failure,
+    )  # fmt: skip

@@ -1,0 +1,206 @@
+"""Writes, many at a time and the urgent ones first; what fails is shown, and tried again later.
+
+Each object is written by one request at a time. A request belongs to a part of a run (its pods, its leases, its status): when the
+last one of a part is done, or failed, that part is looked at again, and what is still not as it should be is written then. So a
+gang of 512 pods is compared once after its pods are made, not 512 times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.kube.connection import ApiError
+from fairlease.kube.http import Unreachable
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from fairlease.model.record import Key
+    from fairlease.theatre.metrics import Metrics
+
+ABREAST = 48
+"""Requests under way at once; fewer than the connections of the pool, so that an append never waits for one."""
+
+FIRST_S, MOST_S = 0.5, 60.0
+WARN_S = 5.0
+BACKLOG_MAX = 20_000
+"""Tidings that wait to be written; more are not worth writing, and the ledger has them all."""
+
+
+class Lane(IntEnum):
+    """What goes first: GPUs that somebody waits for, then the record, then the tidings."""
+
+    BIND = 0
+    PODS = 1
+    LEASES = 2
+    STATUS = 3
+    EVENTS = 4
+
+
+class Part(NamedTuple):
+    """What a write belongs to: the pods of a run, say, or the status of a Budget."""
+
+    of: Key
+    what: str
+
+
+class Target(NamedTuple):
+    """One object, or one aspect of it."""
+
+    kind: str
+    name: str
+
+
+class Failed(NamedTuple):
+    """Whose object could not be written, why, how often in a row, and when it is tried again (loop time)."""
+
+    of: Key
+    message: str
+    code: int
+    times: int
+    again_at: float
+
+
+class _Job(NamedTuple):
+    lane: int
+    number: int
+    part: Part
+    target: Target
+    act: Callable[[], Awaitable[None]]
+
+
+class Writer:
+    """Carries out writes. `done(part)` is called when the last write of a part is over; it must not raise."""
+
+    def __init__(self, done: Callable[[Part], None], metrics: Metrics, log: FilteringBoundLogger) -> None:
+        self.failed: dict[Target, Failed] = {}
+        self._done, self._metrics, self._log = done, metrics, log
+        self._queue: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
+        self._targets: set[Target] = set()
+        self._parts: Counter[Part] = Counter()
+        self._number = 0
+        self._workers: list[asyncio.Task[None]] = []
+        self._warned: dict[str, tuple[float, int]] = {}
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._workers = [asyncio.create_task(self._work()) for _ in range(ABREAST)]
+
+    async def stop(self) -> None:
+        """Drop everything: whoever leads next finds what is missing."""
+        for each in self._workers:
+            each.cancel()
+        await asyncio.gather(*self._workers, return_exceptions=True)
+
+    @property
+    def waiting(self) -> int:
+        """Writes under way, or waiting for their turn."""
+        return len(self._targets)
+
+    def busy(self, part: Part) -> bool:
+        """Whether writes of a part are under way: what it looks like now is not what it will look like."""
+        return self._parts[part] > 0
+
+    def write(self, lane: Lane, part: Part, target: Target, act: Callable[[], Awaitable[None]]) -> bool:
+        """Have a write done, unless it is under way already or failed just now; says whether it was taken."""
+        failed = self.failed.get(target)
+        if target in self._targets or (failed is not None and failed.again_at > asyncio.get_running_loop().time()):
+            return False
+        if lane is Lane.EVENTS and len(self._targets) > BACKLOG_MAX:
+            return False
+        self._targets.add(target)
+        self._parts[part] += 1
+        self._number += 1
+        self._queue.put_nowait(_Job(int(lane), self._number, part, target, act))
+        return True
+
+    async def _work(self) -> None:
+        while True:
+            job = await self._queue.get()
+            try:
+                await job.act()
+            except (ApiError, Unreachable) as error:
+                self._failure(job, error)
+            except Exception:  # noqa: BLE001 - a fault in one write must not stop the others
+                self._log.exception("a write failed", kind=job.target.kind, name=job.target.name)
+                self._failure(job, RuntimeError("a fault of the controller; its log tells more"))
+            else:
+                self.failed.pop(job.target, None)
+                self._metrics.counters["writes_total"].labels(job.target.kind, "done").inc()
+            self._over(job)
+
+    def _over(self, job: _Job) -> None:
+        self._targets.discard(job.target)
+        self._parts[job.part] -= 1
+        if self._parts[job.part] <= 0:
+            del self._parts[job.part]
+            self._done(job.part)
+
+    def _failure(self, job: _Job, error: Exception) -> None:
+        loop = asyncio.get_running_loop()
+        before = self.failed.get(job.target)
+        times = 1 if before is None else before.times + 1
+        wait_s = min(MOST_S, FIRST_S * 2 ** min(times - 1, 10))
+        code = error.code if isinstance(error, ApiError) else 0
+        self.failed[job.target] = Failed(job.part.of, str(error), code, times, loop.time() + wait_s)
+        self._metrics.counters["writes_total"].labels(job.target.kind, "failed").inc()
+        self._warn(job.target, str(error), times, loop.time())
+        loop.call_later(wait_s, self._done, job.part)
+
+    def _warn(self, target: Target, error: str, times: int, now: float) -> None:
+        """One line for each kind now and then: where a server goes away, a thousand writes fail alike."""
+        since, unsaid = self._warned.get(target.kind, (0.0, 0))
+        if now - since < WARN_S:
+            self._warned[target.kind] = (since, unsaid + 1)
+            return
+        self._warned[target.kind] = (now, 0)
+        self._log.warning("not written", kind=target.kind, name=target.name, error=error, times=times, others=unsaid)
+
+    def fault(self, of: Key, kind: str) -> None:
+        """What should be written could not even be said: our own fault, shown as if the server had refused it."""
+        self._log.exception("a fault of the controller", of=of)
+        now = asyncio.get_running_loop().time()
+        self.failed[Target(kind, of)] = Failed(of, "a fault of the controller; its log tells more", 0, 2, now + MOST_S)
+
+    def forget(self, of: Key) -> None:
+        """Nobody wants anything of it written any more."""
+        for target in [target for target, failed in self.failed.items() if failed.of == of]:
+            del self.failed[target]
+
+    def problem(self, of: Key) -> str:
+        """What cannot be written of a run, in a sentence; nothing where all can. Told after the second failure in a row."""
+        for target, failed in self.failed.items():
+            if failed.of == of and failed.times > 1:
+                return f"{target.kind} {target.name} cannot be written: {failed.message}"
+        return ""
+
+
+class Made:
+    """What we wrote and have not seen yet: until then it is there all the same. One that never shows is forgotten."""
+
+    EXPIRES_S = 30.0
+
+    def __init__(self) -> None:
+        self._there: dict[str, tuple[str, float]] = {}
+
+    def add(self, key: str, value: str = "") -> None:
+        """It was written, the server says."""
+        self._there[key] = (value, asyncio.get_running_loop().time() + self.EXPIRES_S)
+
+    def get(self, key: str) -> str | None:
+        """What is known of it, where it was written and not seen yet."""
+        found = self._there.get(key)
+        if found is None:
+            return None
+        if found[1] < asyncio.get_running_loop().time():
+            del self._there[key]
+            return None
+        return found[0]
+
+    def seen(self, key: str) -> None:
+        """The server told of it, or of its end."""
+        self._there.pop(key, None)
