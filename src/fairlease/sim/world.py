@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 FORECAST_EVERY = 5 * MINUTE
 """How often forecasts are made anew, at most."""
 
+FORECAST_RUNS_MAX = 200
+"""Runs up to which a film makes forecasts by itself."""
+
 
 class World:
     """A cluster, its teams, and what happens to them."""
@@ -91,10 +94,15 @@ class World:
             self.advance(self.now)
 
     def forecast(self) -> None:
-        """Who waits and has no forecast yet gets one; the others, where facts changed, every few minutes."""
+        """Who waits and has no forecast yet gets one; the others, where facts changed, every few minutes.
+
+        In a large world only when asked: a rehearsal for each of thousands that wait would take longer than the film.
+        """
         state, seq = self.scheduler.state, self.scheduler.head.seq
+        if seq == self._forecast_seq or len(state.runs) > FORECAST_RUNS_MAX:
+            return
         waiting = forecast.waiting(state)
-        if seq == self._forecast_seq or not waiting:
+        if not waiting:
             return
         if self.now - self._forecast_at >= FORECAST_EVERY:
             self._forecast_at = self.now
