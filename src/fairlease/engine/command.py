@@ -8,7 +8,7 @@ from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import Node
 from fairlease.model.record import Key
-from fairlease.model.run import RunSpec
+from fairlease.model.run import Funding, RunSpec
 
 
 class Command(msgspec.Struct, frozen=True, tag=True):
@@ -90,6 +90,13 @@ class Resize(Command, frozen=True):
     desired: int
 
 
+class SetFunding(Command, frozen=True):
+    """Set whom a run may ask for money beyond its family, for good; loans that run stay as they are."""
+
+    run: Key
+    funding: Funding
+
+
 class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
@@ -106,5 +113,6 @@ AnyCommand = (
     | WorkEnded
     | PodFailed
     | Resize
+    | SetFunding
     | TimePassed
 )

@@ -178,4 +178,4 @@ def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
                 surely = run.deadline is not None and run.deadline <= hold.earliest_start
                 if not surely and not run.spec.opportunistic:
                     found[other] = state.holds[other]
-    return list(found.values())
+    return sorted(found.values(), key=lambda each: each.order)

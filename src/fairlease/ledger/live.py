@@ -147,6 +147,10 @@ class RunState:
         self.overdrawn: dict[Unit, int | None] = {}
         self.shape = shape_of(spec)
 
+    def ask_for(self, spec: RunSpec) -> None:
+        """Ask for something else."""
+        self.spec, self.shape = spec, shape_of(spec)
+
     @property
     def signature(self) -> Signature:
         """Which envelopes it asks, in which order."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.dirty import Dirty
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit, shape_of
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.amount import HOUR
@@ -39,35 +40,6 @@ NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
 
 
-class Dirty:
-    """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
-
-    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "sliced", "topology")
-
-    def __init__(self) -> None:
-        self.flavors: set[str] = set()
-        self.accounts: set[AccountId] = set()
-        self.arrived: dict[bytes, list[RunState]] = {}
-        self.topology: set[str] = set()
-        self.lost: set[AccountId] = set()
-        self.sliced: set[Key] = set()
-        self.budgets = False
-
-    def __bool__(self) -> bool:
-        """Whether anything changed; what is `sliced` has a node whose flavor did."""
-        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.lost or self.budgets)
-
-    def copy(self) -> Dirty:
-        """For a trial, which must leave no trace."""
-        twin = Dirty()
-        if not self:  # as between two ticks
-            return twin
-        twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
-        twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
-        twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
-        return twin
-
-
 class World:
     """All that is open, and how what is over ended."""
 
@@ -86,6 +58,7 @@ class World:
         self.holds: dict[Key, RunState] = {}
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
+        self.loans: dict[str, dict[str, int]] = {}  # GPUs by lender and borrower
         self.history: dict[str, tuple[tuple[int, int], ...]] = {}
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
@@ -258,6 +231,23 @@ class World:
             if run.key in followers:
                 self.undo.pop(followers, run.key)
 
+    def _respec(self, run: RunState, spec: RunSpec) -> None:
+        """A run asks for something else from now on: one that waits is tried again, and so is one that would like to grow."""
+        shape = self.queue.shapes.get(run.shape)
+        waits = shape is not None and run.order in shape.runs
+        if waits:
+            self._dequeue(run)
+        stalled = self.hungry.get((run.spec.resources.gpu_type, run.signature), {})
+        if run.key in stalled:
+            self.undo.pop(stalled, run.key)
+        self.undo.later(run.ask_for, run.spec)  # before the queue is put back, which looks at it
+        self.undo.touch(run)
+        run.ask_for(spec)
+        if waits:
+            self._enqueue(run)
+        run.stalled = None
+        self._regrow(run)
+
     def revive(self, run: RunState, leases: tuple[Lease, ...], overdrawn: dict[Unit, int | None]) -> None:
         """A run as a snapshot knew it: waiting, or running with its leases."""
         self.runs[run.key] = run
@@ -302,7 +292,6 @@ class World:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
-        hold.expected = hold.expected or self.expectation(run.spec)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -405,8 +394,21 @@ class World:
                 account.lent.change(gpus, self.at)
                 account.lent_promise.change(gpus, run.deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
+                self._lend(sample.payer.owner, run.spec.owner, gpus)
             self._classify(run, account, sample, gpus, overdrawn=overdrawn)
         return list(touched.values())
+
+    def _lend(self, lender: str, borrower: str, gpus: int) -> None:
+        """Keep the index of who lends to whom."""
+        lent = self.loans.get(lender)
+        if lent is None:
+            lent = {}
+            self.undo.put(self.loans, lender, lent)
+        left = lent.get(borrower, 0) + gpus
+        if left:
+            self.undo.put(lent, borrower, left)
+        else:
+            self.undo.pop(lent, borrower)
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
