@@ -2,8 +2,8 @@
 
 Units (a rigid run's share in an envelope, an elastic group's) are covered oldest first; one that does not fit whole is overdrawn,
 and the next is tried. Hours that are used up and a window that closed leave nothing covered. A loan needs room under the lending
-caps too: those are how a lender calls loans back, where `allow` and `to` are only for new ones (0011). Looked at for one Budget at a time,
-because aggregate caps count several of its envelopes, and only where something is tight.
+caps too: those are how a lender calls loans back, where `allow` and `to` are only for new ones. Looked at for one Budget at a
+time, because aggregate caps count several of its envelopes, and only where something is tight.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Turn(enum.Enum):
 
 
 class EnvelopeTurned(Event, frozen=True, kw_only=True):
-    """A window opened or closed, or hours ran out: all, or those that are lent. `cap` names the aggregate cap where it is one's hours."""
+    """A window opened or closed, or hours ran out: all, or those that are lent. `cap` names the aggregate cap, if it is one's."""
 
     budget: Key
     envelope: str = ""

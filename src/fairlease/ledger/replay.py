@@ -72,7 +72,8 @@ class Replay:
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
             ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
-            ev.RunSubmitted: self._submitted, ev.FundingSet: self._funded, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
+            ev.RunSubmitted: self._submitted, ev.FundingSet: self._funded, ev.LeasesOpened: self._opened,
+            ev.LeasesClosed: self._closed,
             ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
         }  # fmt: skip
         self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
 from fairlease.ledger.dirty import Dirty
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit, shape_of
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.amount import HOUR
