@@ -62,7 +62,9 @@ def test_a_stranger_comes_to_the_same_invoices(seed: int) -> None:
     assert without_nothing(told) == without_nothing(invoices.by_payer(rows, now))
 
     windows = {
-        (budget, each.name): (each.start, each.end) for budget, spec in state.budgets.items() for each in spec.envelopes
+        (str(budget), each.name): (each.start, each.end)
+        for budget, spec in state.budgets.items()
+        for each in spec.envelopes
     }
     owed = invoices.by_envelope(rows, now, windows)
     for budget in state.budgets:

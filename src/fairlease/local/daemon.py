@@ -60,6 +60,7 @@ LINES_MAX = 50
 IDLE_S = 60.0
 AGAIN_S = 0.2
 FAILED_S = 0.5
+LOOK_S = 0.05
 END_S = 30.0
 
 Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
@@ -126,6 +127,7 @@ class Daemon:
         self._all_gone: list[asyncio.Future[None]] = []
         self._teller = Storyteller()
         self._not_before = 0.0
+        self._heard: float | None = None
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
@@ -241,6 +243,8 @@ class Daemon:
             if not reports:
                 await asyncio.sleep(0)  # who asked is answered before work is started; who waits for an end, afterwards
             reports = self.processes.reconcile(self.scheduler.state)
+            if self.metrics.changes.waiting:
+                self.metrics.changes.look(self.pods.runs)
             if self.processes.idle:
                 _release(self._all_gone)
             # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
@@ -256,6 +260,8 @@ class Daemon:
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
             waits.append(max(look_ms / 1000, 0.001))
+        if self.metrics.changes.waiting:
+            waits.append(LOOK_S)
         handle = self._loop.call_later(min(waits), self._wake.set)
         await self._wake.wait()
         self._wake.clear()
@@ -322,11 +328,13 @@ class Daemon:
     def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
         begun = time.perf_counter()
         tick = self.scheduler.tick(at, *commands)
-        self._keep(tick, time.perf_counter() - begun)
+        heard, self._heard = begun if self._heard is None else self._heard, None
+        self._keep(tick, time.perf_counter() - begun, heard)
         return tick
 
     def _tick(self, commands: list[cmd.AnyCommand], jobs: list[Job] | None = None, skip: int = 0) -> None:
         """One decision at the present time, and its answers."""
+        self._heard = min((job.received for job in jobs or []), default=None)
         tick = self._decide(self.now(), [*commands, cmd.TimePassed()])
         timer = self.scheduler.next_timer()
         if tick.entry is None and timer is not None and timer <= self.now():
@@ -339,10 +347,10 @@ class Daemon:
                 if isinstance(each, cmd.Submit):
                     self.metrics.admitted(time.perf_counter() - job.received)
 
-    def _keep(self, tick: Tick, seconds: float) -> None:
+    def _keep(self, tick: Tick, seconds: float, heard: float) -> None:
         """Everybody who follows the ledger learns of the entry. It is true by now, whatever goes wrong with the telling."""
         try:
-            self.metrics.ticked(tick, seconds)
+            self.metrics.ticked(tick, seconds, heard)
             if tick.entry is not None:
                 self.past.follow(tick.entry)
                 self.metrics.appended(self.store.append_s)

@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fairlease.engine.view import budget_status
 from fairlease.ledger import event as ev
+from fairlease.local.change_metrics import CHANGE_METRICS, ChangeMetrics
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
@@ -63,6 +64,7 @@ METRICS = {
     "pending_runs": Metric("gauge", ("cause",), "Runs that wait, by the reason they were told."),
     "running_runs": Metric("gauge", (), "Runs that hold GPUs."),
     "pack_results_total": Metric("counter", ("result",), "Tries to find room: placed, NoRoom or NeverFits."),
+    **{name: Metric(*row) for name, row in CHANGE_METRICS.items()},
     "gpus": Metric("gauge", (), "GPUs of this machine."),
     "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
     "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
@@ -88,18 +90,20 @@ class Metrics:
                 self._gauges[name] = Gauge(full, told, labels, registry=self.registry)
             else:
                 self._histograms[name] = Histogram(full, told, labels, registry=self.registry, buckets=_SECONDS)
+        self.changes = ChangeMetrics(state, self._counters, self._gauges, self._histograms)
         self._open = {run.key: len(run.leases) for run in state.runs.values() if run.leases}
 
     # --- what was done -------------------------------------------------------------------------------------------------
 
-    def ticked(self, tick: Tick, seconds: float) -> None:
-        """One tick was kept."""
+    def ticked(self, tick: Tick, seconds: float, heard: float) -> None:
+        """One tick was kept; what it was about was heard of at `heard`."""
         self._histograms["decision_seconds"].observe(seconds)
         for each in tick.decision.tries:
             if (result := _PACKED.get(each.result)) is not None:
                 self._counters["pack_results_total"].labels(result).inc()
         for event in tick.decision.events:
             self._count(event)
+        self.changes.appended(tick.decision.events, heard)
 
     def appended(self, seconds: float) -> None:
         """An entry is on the disk."""
@@ -136,6 +140,7 @@ class Metrics:
         gauges["gpus"].set(sum(node.peak for node in nodes))
         gauges["gpus_free"].set(sum(node.room for node in nodes))
         self._runs(state)
+        self.changes.scrape(now)
         self._budgets(state, scheduler.engine.family, now)
         return generate_latest(self.registry)
 
