@@ -122,7 +122,7 @@ def circle(state: State, owner: str) -> tuple[str, ...]:
     while level:
         found: list[str] = []
         for lender in level:
-            for borrower in sorted(state.loans.get(lender, ())):
+            for borrower in state.loans.borrowers(lender):
                 if borrower == owner:
                     return _back(trail, owner, lender)
                 if borrower not in trail:
@@ -149,7 +149,7 @@ def conditions(state: State, budget: Key, now: int) -> list[tuple[str, bool, Rea
     """What a Budget that lends is told of it: type, whether it holds, why, and in words."""
     spec = state.budgets[budget]
     lends = any(each.lending.allow for each in spec.envelopes)
-    if not lends and not state.loans.get(spec.owner):
+    if not lends and not state.loans.borrowers(spec.owner):
         return []
     full, chain = nearly_full(state, budget, now), circle(state, spec.owner)
     worst = max((fill.warning for fill in full if fill.warning is not None), key=_gravity, default=Reason.Covered)

@@ -247,6 +247,11 @@ class Queue:
         self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
 
+    def has(self, run: RunState) -> bool:
+        """Whether a run waits, be it for money or for room."""
+        shape = self.shapes.get(run.shape)
+        return shape is not None and run.order in shape.runs
+
     def add(self, run: RunState, order: int) -> None:
         """A run begins to wait in its place; a trial that is undone may find the run already in another."""
         shape = self.shapes.get(run.shape)

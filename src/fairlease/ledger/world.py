@@ -13,6 +13,7 @@ from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
 from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.loans import Loans
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.model.amount import HOUR
@@ -58,7 +59,7 @@ class World:
         self.holds: dict[Key, RunState] = {}
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
-        self.loans: dict[str, dict[str, int]] = {}  # GPUs by lender and borrower
+        self.loans = Loans()
         self.history: dict[str, tuple[tuple[int, int], ...]] = {}
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
@@ -233,8 +234,7 @@ class World:
 
     def _respec(self, run: RunState, spec: RunSpec) -> None:
         """A run asks for something else from now on: one that waits is tried again, and so is one that would like to grow."""
-        shape = self.queue.shapes.get(run.shape)
-        waits = shape is not None and run.order in shape.runs
+        waits = self.queue.has(run)
         if waits:
             self._dequeue(run)
         stalled = self.hungry.get((run.spec.resources.gpu_type, run.signature), {})
@@ -394,21 +394,9 @@ class World:
                 account.lent.change(gpus, self.at)
                 account.lent_promise.change(gpus, run.deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
-                self._lend(sample.payer.owner, run.spec.owner, gpus)
+                self.loans.change(sample.payer.owner, run.spec.owner, gpus, self.undo)
             self._classify(run, account, sample, gpus, overdrawn=overdrawn)
         return list(touched.values())
-
-    def _lend(self, lender: str, borrower: str, gpus: int) -> None:
-        """Keep the index of who lends to whom."""
-        lent = self.loans.get(lender)
-        if lent is None:
-            lent = {}
-            self.undo.put(self.loans, lender, lent)
-        left = lent.get(borrower, 0) + gpus
-        if left:
-            self.undo.put(lent, borrower, left)
-        else:
-            self.undo.pop(lent, borrower)
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""

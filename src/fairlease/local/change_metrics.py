@@ -138,7 +138,7 @@ class ChangeMetrics:
         """Read the gauges from the state."""
         state = self._state
         self._gauges["spares_active"].set(sum(account.gpus["spare"] for account in state.accounts.values()))
-        self._gauges["borrowed_gpus_current"].set(sum(sum(lent.values()) for lent in state.loans.values()))
+        self._gauges["borrowed_gpus_current"].set(state.loans.gpus)
         widths: dict[str, int] = {}
         for run in state.runs.values():
             if run.spec.malleable is not None and run.leases:
