@@ -9,10 +9,9 @@ from prometheus_client import generate_latest
 from tests.engine.build import World, budget, envelope, lending, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.local.environment import pod_id
 from fairlease.local.metrics import Metrics
 from fairlease.model.amount import HOUR, MINUTE
-from fairlease.model.lease import Role
+from fairlease.model.lease import Lease, Role
 from fairlease.model.record import key
 from fairlease.scheduler import Tick
 
@@ -50,14 +49,14 @@ def test_a_swap_is_counted_and_timed_until_its_process_runs() -> None:
     changes = world.metrics.changes
     changes.look(lambda _: False)
     assert world.measured()["swap_running_seconds_count"] == 0, "its process has not come yet"
-    asked: list[str] = []
+    asked: list[Lease] = []
 
-    def started(pod: str) -> bool:
-        asked.append(pod)
+    def started(lease: Lease) -> bool:
+        asked.append(lease)
         return True
 
     changes.look(started)
-    assert set(asked) == {pod_id(row.lease) for row in world.leases("train")}
+    assert asked == [row.lease for row in world.leases("train")]
     changes.look(started)
     assert len(asked) == 1, "what runs is not waited for any more"
     assert world.measured()["swap_running_seconds_count"] == 1

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING
 
 from fairlease.ledger import event as ev
-from fairlease.local.environment import pod_id
 from fairlease.model.amount import HOUR
 from fairlease.model.lease import Fund, Role
 from fairlease.reason import COVER_CAUSES, Reason
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge, Histogram
 
     from fairlease.ledger.state import State
+    from fairlease.model.lease import Lease
     from fairlease.model.record import Key
 
 CHANGE_METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -62,7 +62,7 @@ class ChangeMetrics:
         self._state = state
         self._counters, self._gauges, self._histograms = counters, gauges, histograms
         self._lent_ms = 0
-        self._starting: dict[str, float] = {}
+        self._starting: list[tuple[Lease, float]] = []
 
     # --- what was done -------------------------------------------------------------------------------------------------
 
@@ -115,22 +115,22 @@ class ChangeMetrics:
         numbers = {cell.number for cell in event.cells}
         for lease in () if run is None else run.leases.values():
             if int(lease.name.rpartition("-")[2]) in numbers:
-                self._starting[pod_id(lease)] = heard
+                self._starting.append((lease, heard))
 
     @property
     def waiting(self) -> bool:
         """Whether the process of a rank that was taken over has not been seen yet."""
         return bool(self._starting)
 
-    def look(self, runs: Callable[[str], bool]) -> None:
-        """See which of the ranks that were taken over run by now."""
+    def look(self, runs: Callable[[Lease], bool]) -> None:
+        """See which of the ranks that were taken over run by now; whose process does not come is given up after a while."""
         now = time.perf_counter()
-        for pod, heard in list(self._starting.items()):
-            started = runs(pod)
-            if started:
+        waiting, self._starting = self._starting, []
+        for lease, heard in waiting:
+            if runs(lease):
                 self._histograms["swap_running_seconds"].observe(now - heard)
-            if started or now - heard > PATIENCE_S:
-                del self._starting[pod]
+            elif now - heard <= PATIENCE_S:
+                self._starting.append((lease, heard))
 
     # --- how things stand ----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from fairlease.local.answers import Answers
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.clock import LedgerClock
 from fairlease.local.config import METRICS_PORT
+from fairlease.local.environment import pod_id
 from fairlease.local.machine import node_commands
 from fairlease.local.metrics import Exporter, Metrics
 from fairlease.local.past import Past
@@ -244,7 +245,7 @@ class Daemon:
                 await asyncio.sleep(0)  # who asked is answered before work is started; who waits for an end, afterwards
             reports = self.processes.reconcile(self.scheduler.state)
             if self.metrics.changes.waiting:
-                self.metrics.changes.look(self.pods.runs)
+                self.metrics.changes.look(lambda lease: self.pods.runs(pod_id(lease)))
             if self.processes.idle:
                 _release(self._all_gone)
             # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
