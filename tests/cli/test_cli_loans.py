@@ -92,6 +92,12 @@ def test_a_sponsor_that_is_added_starts_what_waits(machine: Machine) -> None:
     story = [line["message"] for line in machine.ask("explain", "train")["story"] if line["reason"] == "FundingSet"]
     assert story[-1] == "may borrow from nobody, 2 GPUs at most"
     assert machine.ask("audit")["ok"] is True
+    machine.do("cancel", "train")
+    sponsors = {each["owner"]: each for each in machine.ask("sponsors", "list", "train")["sponsors"]}
+    assert sponsors["lab"]["gpus"] == 0
+    assert (
+        sponsors["lab"]["gpuHours"] == machine.ask("who-pays", "--sponsor", "lab", "--all")["owners"][0]["gpuHours"] > 0
+    )
 
 
 def test_a_wrong_sponsor_is_refused_with_what_would_be_right(machine: Machine) -> None:

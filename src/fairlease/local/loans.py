@@ -114,10 +114,10 @@ class Loans:
         run = self._scheduler.state.runs.get(name)
         state, now = self._scheduler.state, max(self._daemon.now(), self._scheduler.state.at)
         asked = [] if run is None else visits(state, self._scheduler.engine.family, run, now, least_width(spec))
-        bill = {} if run is None else run.bill(now).sponsors
+        bill = self._over(name) if run is None else run.bill(now).sponsors
         held = {} if run is None else {owner: meter.rate for owner, meter in run.sponsors.items()}
         funding = spec.funding
-        owners = [*funding.sponsors, *sorted(held.keys() - set(funding.sponsors))]
+        owners = [*funding.sponsors, *sorted(bill.keys() - set(funding.sponsors))]
         rows = []
         for owner in owners:
             answers = [each for each in asked if each.owner == owner]
@@ -133,6 +133,11 @@ class Loans:
                 }
             )
         return {"name": short(name), "owner": spec.owner, **_terms(funding), "sponsors": rows}
+
+    def _over(self, run: Key) -> dict[str, int]:
+        """What each sponsor lent to a run that has ended."""
+        asked = self._daemon.past.find(run)
+        return {} if asked is None or asked.ending is None else asked.ending.ended.bill.sponsors
 
     async def add_sponsor(self, caller: Caller, args: rq.Sponsor) -> Result:
         """Let a run borrow from one more owner; what waits is tried again at once."""
