@@ -13,6 +13,7 @@ from bench.trace import traces
 
 ROOT = Path(__file__).parent.parent
 GUIDES = [
+    "docs/user-guide/cofunded-runs.md",
     "docs/user-guide/quickstart.md",
     "docs/user-guide/simulator.md",
     "docs/user-guide/reservations.md",

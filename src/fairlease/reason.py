@@ -91,6 +91,8 @@ class Reason(enum.Enum):
     # Budgets and nodes.
     Overdrawn = "Overdrawn", 500, True, "have the envelope raised, or wait for its window"
     ParentCycle = "ParentCycle", 501, False, "remove one of the parents that close the cycle"
+    LendingCapNear = "LendingCapNear", 502, True, "have the lending cap raised before it is full"
+    ReciprocalLoans = "ReciprocalLoans", 503, True, "let each pay for its own, or put both into one family"
     MissingLabel = "MissingLabel", 510, False, "label the node"
     LostGPUs = "LostGPUs", 511, False, "repair the node, or remove it and add it again"
     Cordoned = "Cordoned", 512, True, "uncordon the node"

@@ -411,7 +411,8 @@ def canned() -> dict[str, Any]:
                     "payers": [{**payer, "gpus": 8, "gpuHours": 240.5}],
                     "gpuHours": 240.5,
                 }
-            ]
+            ],
+            "owners": [{"owner": "org:team-a", "class": "owned", "gpus": 8, "gpuHours": 240.5}],
         },
         "audit": {
             "ok": False,

@@ -127,6 +127,24 @@ def test_nobody_spends_cancels_or_reads_what_is_anothers(stage: Stage) -> None:
 
 
 @AS_ROOT
+def test_whom_a_run_borrows_from_is_for_its_owners_side_to_say(stage: Stage) -> None:
+    lender = budget_object("lab", "lab", lending={"allow": True})
+    stage.call("budgets.apply", objects=[lender, budget_object("rai", concurrency=2)])
+    as_user(ALICE, lambda: stage.call("submit", objects=[run_object("mine", 4, "sleep 60", owner="org:ai:rai")]))
+    assert stage.phase("mine") == "Pending"
+    refused = as_user(BOB, lambda: stage.call("sponsors.add", run="mine", owner="lab"))
+    assert (refused["reason"], refused["exit"]) == ("Forbidden", EXIT_FORBIDDEN)
+    assert as_user(BOB, lambda: stage.call("sponsors.list", run="mine"))["result"]["sponsors"] == []
+    assert as_user(ALICE, lambda: stage.call("budgets.stop-lending", budget="lab"))["reason"] == "Forbidden"
+    added = as_user(ALICE, lambda: stage.call("sponsors.add", run="mine", owner="lab"))["result"]
+    assert added["sponsorNames"] == ["lab"]
+    assert stage.phase("mine") == "Running"
+    assert as_user(BOB, lambda: stage.call("sponsors.remove", run="mine", owner="lab"))["reason"] == "Forbidden"
+    lent = as_user(BOB, lambda: stage.call("budgets.lent", budget="lab"))["result"]["budgets"][0]
+    assert lent["envelopes"][0]["loans"][0]["gpus"] == 4, "loans are for everybody to see"
+
+
+@AS_ROOT
 def test_only_administrators_write_budgets_and_stop_the_daemon(stage: Stage) -> None:
     rich = [budget_object("rich", "org:aix", concurrency=1000)]
     assert as_user(BOB, lambda: stage.call("budgets.apply", objects=rich))["reason"] == "Forbidden"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.loans import borrowed, lent, stop_lending
 from fairlease.cli.names import complete_budgets, owned_by
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import NOTHING, Cell, bar, hours, show_table, terminal_width
@@ -20,7 +21,7 @@ _ROOMY = 120
 
 command = VerbGroup(
     "budgets",
-    help="Write, list and remove Budgets, and show their use.",
+    help="Write, list and remove Budgets, show their use and loans.",
     example=_EXAMPLE,
     context_settings=HELP,
 )
@@ -77,14 +78,15 @@ def listing(session: Session) -> None:
 def usage(session: Session, owner: str | None) -> None:
     """Show how full each envelope is, as bars.
 
-    GPUS is what is held of the concurrency; HOURS what was used and is promised of the GPU-hours.
+    GPUS is what is held of the concurrency; USED+PROMISED H what was used of the GPU-hours and is promised to running
+    work; `-o wide` tells the two apart.
     """
     answer = _asked(session)
     answer["budgets"] = [each for each in answer["budgets"] if owner is None or owned_by(owner, each["owner"])]
     session.show(answer, lambda found: _draw_usage(session, found))
 
 
-for each in (apply, listing, usage, remove):
+for each in (apply, listing, usage, lent, borrowed, stop_lending, remove):
     command.add_command(each)
 
 
@@ -133,7 +135,7 @@ def _envelope_row(session: Session, budget: Answer, envelope: Answer) -> list[ob
 
 
 def _draw_usage(session: Session, answer: Answer) -> None:
-    headings: tuple[str, ...] = ("ENVELOPE", "OWNER", "GPUS", "", "HOURS", "", "STATE")
+    headings: tuple[str, ...] = ("ENVELOPE", "OWNER", "GPUS", "", "USED+PROMISED H", "", "STATE")
     if session.wide:
         headings += ("OWNED", "SHARED", "LENT", "OVERDRAWN", "SPARE", "OPPORTUNISTIC", "USED H", "PROMISED H")
     rows = [

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import click
 
-from fairlease.cli.names import complete_budgets, complete_nodes, complete_runs, not_found, owned_by
+from fairlease.cli.names import complete_budgets, complete_nodes, complete_runs, not_found
 from fairlease.cli.output import NOTHING, age, between, show_table, warn_of_limit
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, limit_option, owner_option, verb
@@ -18,10 +18,6 @@ fairlease leases --run my-run -o wide
 fairlease leases --owner org:team-a --since 24h
 fairlease leases --node n0 --since 2026-01-05T00:00:00Z --until 2026-01-06T00:00:00Z -o json
 """
-
-
-OWNERS_OF = 10_000
-"""Of so many runs the owners are looked at."""
 
 
 class When(click.ParamType[str]):
@@ -65,12 +61,7 @@ def command(session: Session, is_open: bool | None, limit: int, **asked: str | N
     for name in ("run", "budget"):
         if (given := asked[name]) is not None:
             asked[name] = session.key(given)
-    owners = [asked.pop("owner")]
-    if owners[0] is not None:
-        owners = _owners(session, owners[0])
-    found = [each for owner in owners for each in _asked(session, owner, open=is_open, limit=limit, **asked)]
-    if len(owners) > 1:
-        found = sorted(found, key=lambda lease: str(lease["spec"]["interval"]["start"]))[:limit]
+    found = _asked(session, open=is_open, limit=limit, **asked)
     if not found:
         _check(session, asked)
     answer = {"leases": found}
@@ -78,16 +69,9 @@ def command(session: Session, is_open: bool | None, limit: int, **asked: str | N
     warn_of_limit(len(answer["leases"]), limit)
 
 
-def _asked(session: Session, owner: str | None, **asked: object) -> list[Answer]:
-    found: list[Answer] = session.call("leases", owner=owner, **asked)["leases"]
+def _asked(session: Session, **asked: object) -> list[Answer]:
+    found: list[Answer] = session.call("leases", **asked)["leases"]
     return found
-
-
-def _owners(session: Session, owner: str) -> list[str | None]:
-    """The owner and those below it that asked for runs: the ledger knows leases by exactly one owner."""
-    runs = session.call("list", owner=owner, all=True, limit=OWNERS_OF)["runs"]
-    below = {run["owner"] for run in runs if owned_by(owner, run["owner"])}
-    return [owner, *sorted(below - {owner})]
 
 
 def _check(session: Session, asked: dict[str, str | None]) -> None:
@@ -96,7 +80,7 @@ def _check(session: Session, asked: dict[str, str | None]) -> None:
         session.call("show", run=asked["run"])
     if (node := asked["node"]) is not None:
         known = [each["name"] for each in session.call("nodes")["nodes"]]
-        if node not in known and not _asked(session, None, node=node, limit=1):
+        if node not in known and not _asked(session, node=node, limit=1):
             raise not_found("node", node, known, "look at `fairlease nodes`")
 
 

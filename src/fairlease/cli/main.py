@@ -42,7 +42,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "resolve": "Free GPUs for maintenance, by the rules of a claim.",
     },
     "Money": {
-        "budgets": "Write, list and remove Budgets, and show their use.",
+        "budgets": "Write, list and remove Budgets, show their use and loans.",
+        "sponsors": "Show and change whom a run may borrow from.",
         "cover": "Show whose money a run was offered, and why not.",
         "who-pays": "Show who pays for a run, or for an owner's runs.",
     },

@@ -206,11 +206,11 @@ def _two(large: int, unit: str, small: int, fraction: str) -> str:
 
 
 def hours(value: float | None, *, exact: bool = False) -> str:
-    """GPU-hours as one reads them; `exact` to a millionth: some milliseconds of one GPU."""
+    """GPU-hours as one reads them; `exact` to the millisecond of one GPU."""
     if value is None:
         return NOTHING
     if exact:
-        return f"{value:.6f}"
+        return f"{value:.9f}"
     least = 0.01
     if isinstance(value, int) or value == 0:
         return f"{value:.0f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.names import complete_owners
 from fairlease.cli.output import hours, show_table
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, owner_option, run_argument, verb
@@ -11,22 +12,39 @@ from fairlease.cli.verb import READ, bare, owner_option, run_argument, verb
 _EXAMPLE = """
 fairlease who-pays my-run
 fairlease who-pays --owner org:team-a -o json
+fairlease who-pays --sponsor org:team-b --all --totals
 """
 
 
-@verb("who-pays", example=_EXAMPLE, formats=READ, namespace=True, wide="namespaces, and hours to six digits")
+@verb("who-pays", example=_EXAMPLE, formats=READ, namespace=True, wide="namespaces, and hours to the millisecond")
 @run_argument(required=False)
 @owner_option("All runs of this owner, and of owners below it, that hold GPUs.")
-def command(session: Session, run: str | None, owner: str | None) -> None:
+@click.option(
+    "--sponsor", metavar="OWNER", shell_complete=complete_owners, help="Only what this owner, or one below it, pays."
+)
+@click.option("--all", "past", is_flag=True, help="Also runs that hold no GPUs, or are over.")
+@click.option("--totals", is_flag=True, help="Only what each payer pays in all.")
+def command(
+    session: Session, run: str | None, owner: str | None, sponsor: str | None, past: bool, totals: bool
+) -> None:
     """Show who pays for a run, or for an owner's runs.
 
     GPUS is what is held now, GPU-HOURS what was used so far. The class tells how payer and run are related: owned,
-    shared (family) or borrowed.
+    shared (family) or borrowed; spares are told apart.
     """
-    if (run is None) == (owner is None):
-        raise click.UsageError("give either a RUN or --owner OWNER")
-    asked = session.call("who-pays", run=None if run is None else session.key(run), owner=owner)
-    session.show(asked, lambda answer: _draw(session, answer))
+    if (run is None) == (owner is None and sponsor is None):
+        raise click.UsageError("give either a RUN or --owner OWNER, or --sponsor OWNER")
+    full = None if run is None else session.key(run)
+    asked = session.call("who-pays", run=full, owner=owner, payer=sponsor, all=past or None)
+    session.show(asked, lambda answer: (_draw_totals if totals else _draw)(session, answer))
+
+
+def _draw_totals(session: Session, answer: Answer) -> None:
+    rows = [
+        (each["owner"], each["class"], each["gpus"], hours(each["gpuHours"], exact=session.wide))
+        for each in answer["owners"]
+    ]
+    show_table(("PAYER", "CLASS", "GPUS", "GPU-HOURS"), rows, colour=session.colour, empty="nobody pays")
 
 
 def _draw(session: Session, answer: Answer) -> None:

@@ -9,7 +9,7 @@ from fairlease.model.config import Config
 from fairlease.model.node import Node
 from fairlease.model.record import Key
 from fairlease.model.reservation import ByHand
-from fairlease.model.run import RunSpec
+from fairlease.model.run import Funding, RunSpec
 
 
 class Command(msgspec.Struct, frozen=True, tag=True):
@@ -99,6 +99,13 @@ class Resolve(Command, frozen=True):
     asked: ByHand
 
 
+class SetFunding(Command, frozen=True):
+    """Set whom a run may ask for money beyond its family, for good; loans that run stay as they are."""
+
+    run: Key
+    funding: Funding
+
+
 class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
@@ -122,6 +129,7 @@ AnyCommand = (
     | PodFailed
     | Resize
     | Resolve
+    | SetFunding
     | TimePassed
     | Forecast
 )

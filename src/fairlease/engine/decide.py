@@ -164,10 +164,13 @@ class Engine:
         if due is Due.CAP:
             self.emit(ev.EnvelopeTurned(budget=Key(budget), cap=name, turn=ev.Turn.EXHAUSTED))
             return
-        terms = self.state.account(Key(budget), name).envelope
+        account = self.state.account(Key(budget), name)
+        terms = account.envelope
         assert terms is not None, "an envelope without terms has no timers"
         closed = terms.end is not None and terms.end <= self.now
-        turn = ev.Turn.EXHAUSTED if due is Due.EXHAUSTED else ev.Turn.CLOSED if closed else ev.Turn.OPENED
+        turn = ev.Turn.CLOSED if closed else ev.Turn.OPENED
+        if due is Due.EXHAUSTED:
+            turn = ev.Turn.EXHAUSTED if account.exhausted(self.now) else ev.Turn.LENT_OUT
         self.emit(ev.EnvelopeTurned(budget=Key(budget), envelope=name, turn=turn))
 
     def _activate(self, run: RunState) -> None:

@@ -75,9 +75,7 @@ def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
 def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
     run = engine.state.runs.get(command.run)
     if run is None:
-        if command.run in engine.state.ended:
-            return _refuse(Reason.Terminal, f"{short(command.run)} has ended already")
-        return _refuse(Reason.NotFound, f"there is no run {short(command.run)}")
+        return _gone(engine, command.run)
     if run.leases:
         engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Canceled))
     end_run(engine, run, Reason.Canceled)
@@ -87,9 +85,7 @@ def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
 def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
     run = engine.state.runs.get(command.run)
     if run is None:
-        if command.run in engine.state.ended:
-            return _refuse(Reason.Terminal, f"{short(command.run)} has ended already")
-        return _refuse(Reason.NotFound, f"there is no run {short(command.run)}")
+        return _gone(engine, command.run)
     elastic, wanted = run.spec.malleable, command.desired
     if elastic is None:
         total = run.spec.resources.total_gpus
@@ -106,6 +102,22 @@ def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
         if names:
             engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=Reason.Shrink))
     return None
+
+
+def _set_funding(engine: Engine, command: cmd.SetFunding) -> Refusal | None:
+    run = engine.state.runs.get(command.run)
+    if run is None:
+        return _gone(engine, command.run)
+    if run.spec.funding != command.funding:
+        engine.emit(ev.FundingSet(run=run.key, funding=command.funding))
+    return None
+
+
+def _gone(engine: Engine, run: Key) -> Refusal:
+    """Why nothing can be done to a run that does not live."""
+    if run in engine.state.ended:
+        return _refuse(Reason.Terminal, f"{short(run)} has ended already")
+    return _refuse(Reason.NotFound, f"there is no run {short(run)}")
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------------
@@ -277,4 +289,5 @@ HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {
     cmd.PodFailed: _pod_failed,
     cmd.Resize: _resize,
     cmd.Resolve: _resolve,
+    cmd.SetFunding: _set_funding,
 }

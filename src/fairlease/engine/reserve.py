@@ -278,7 +278,7 @@ def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
             taken = hold is not None and other not in found and takes(hold.lien, cell.node, cell.slots)
             if taken and hold is not None and not run.spec.opportunistic and _in_the_way(engine, run, hold):
                 found[other] = state.holds[other]
-    return list(found.values())
+    return sorted(found.values(), key=lambda each: each.order)
 
 
 def _in_the_way(engine: Engine, run: RunState, hold: Hold) -> bool:

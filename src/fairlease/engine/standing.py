@@ -1,8 +1,9 @@
 """Standing: which running work its money still covers, and which is overdrawn (SEMANTICS §4).
 
 Units (a rigid run's share in an envelope, an elastic group's) are covered oldest first; one that does not fit whole is overdrawn,
-and the next is tried. Hours that are used up and a window that closed leave nothing covered. Looked at for one Budget at a time,
-because aggregate caps count several of its envelopes, and only where something is tight.
+and the next is tried. Hours that are used up and a window that closed leave nothing covered. A loan needs room under the lending
+caps too: those are how a lender calls loans back, where `allow` and `to` are only for new ones. Looked at for one Budget at a
+time, because aggregate caps count several of its envelopes, and only where something is tight.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.model.budget import OnExhaustion
+from fairlease.model.lease import Fund
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """One unit of cover: its age (the serial of its oldest lease), and the GPUs that take concurrency."""
+    """One unit of cover: its age (the serial of its oldest lease), the GPUs that take concurrency, and whether it is a loan."""
 
     age: int
     unit: Unit
     gpus: int
     account: Account
+    lent: bool
 
 
 def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> dict[Unit, Reason]:
@@ -39,6 +42,7 @@ def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> d
     }
     left = {cap.name: cap.max_concurrency for cap in caps}
     rooms = {account.id: 0 if account.envelope is None else account.envelope.concurrency for account in accounts}
+    loans = {account.id: _lends(account) for account in accounts}
     found: dict[Unit, Reason] = {}
     for share in sorted(each for account in accounts for each in _shares(state, account)):
         account = share.account
@@ -46,6 +50,11 @@ def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> d
         reason = _closed(account, now)
         if reason is None and any(cap.name in spent for cap in over):
             reason = Reason.AggregateCapExceeded
+        lendable = loans[account.id] if share.lent else None
+        if reason is None and share.lent and account.lent_out(now):
+            reason = Reason.LendingCapExceeded
+        if reason is None and lendable is not None and share.gpus > lendable:
+            reason = Reason.LendingCapExceeded
         if reason is None and share.gpus > rooms[account.id]:
             reason = Reason.ConcurrencyCapExceeded
         bounds = [(cap.name, left[cap.name]) for cap in over]
@@ -55,6 +64,8 @@ def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> d
             found[share.unit] = reason
             continue
         rooms[account.id] -= share.gpus
+        if lendable is not None:
+            loans[account.id] = lendable - share.gpus
         for name, bound in bounds:
             left[name] = None if bound is None else bound - share.gpus
     return found
@@ -64,6 +75,8 @@ def tight(state: State, budget: Key, accounts: list[Account], now: int) -> bool:
     """Whether any unit of a Budget could be overdrawn: a few comparisons, so that most changes cost no more."""
     for account in accounts:
         if account.open and (_closed(account, now) is not None or account.used > account.envelope.concurrency):  # type: ignore[union-attr]  # _closed saw to it
+            return True
+        if account.lent.rate and (account.lent_out(now) or _lends_too_much(account)):
             return True
     spec = state.budgets.get(budget)
     for cap in () if spec is None else spec.aggregate_caps:
@@ -84,6 +97,16 @@ def grace_end(state: State, unit: Unit, now: int) -> int | None:
     return now + (state.runs[Key(unit[0])].spec.runtime.checkpoint or 0)
 
 
+def _lends(account: Account) -> int | None:
+    """GPUs that an envelope lends at once; None: as many as it has."""
+    return None if account.envelope is None else account.envelope.lending.max_concurrency
+
+
+def _lends_too_much(account: Account) -> bool:
+    bound = _lends(account)
+    return bound is not None and account.lent_used > bound
+
+
 def _consumed(state: State, budget: Key, envelopes: tuple[str, ...], now: int) -> int:
     return sum(state.account(budget, name).consumed(now) for name in envelopes)
 
@@ -100,8 +123,10 @@ def _closed(account: Account, now: int) -> Reason | None:
 def _shares(state: State, account: Account) -> list[Share]:
     ages: dict[Unit, int] = {}
     sizes: dict[Unit, int] = {}
+    lent: dict[Unit, bool] = {}
     for serial, lease in account.open.items():
         unit = state.runs[lease.run].unit(lease)
         ages[unit] = min(serial, ages.get(unit, serial))
         sizes[unit] = sizes.get(unit, 0) + (0 if lease.opportunistic else lease.gpus)
-    return [Share(age, unit, sizes[unit], account) for unit, age in ages.items()]
+        lent[unit] = lease.payer.fund is Fund.BORROWED
+    return [Share(age, unit, sizes[unit], account, lent[unit]) for unit, age in ages.items()]

@@ -119,11 +119,11 @@ class Storyteller:
             ev.Turn.OPENED: "window opened",
             ev.Turn.CLOSED: "window closed",
             ev.Turn.EXHAUSTED: "hours are used up",
+            ev.Turn.LENT_OUT: "the hours that it lends are used up",
         }
         warning = event.turn is not ev.Turn.OPENED
-        self._say(
-            f"Budget/{event.budget}", event.turn.value.capitalize(), f"{what}: {words[event.turn]}", warning=warning
-        )
+        reason = event.turn.value[0].upper() + event.turn.value[1:]
+        self._say(f"Budget/{event.budget}", reason, f"{what}: {words[event.turn]}", warning=warning)
 
     @_tell.register
     def _(self, event: ev.RunSubmitted) -> None:
@@ -173,6 +173,13 @@ class Storyteller:
     @_tell.register
     def _(self, event: ev.DesiredSet) -> None:
         self._say(_run(event.run), "DesiredSet", f"{event.gpus} GPUs are desired from now on")
+
+    @_tell.register
+    def _(self, event: ev.FundingSet) -> None:
+        funding = event.funding
+        most = "" if funding.max_borrow_gpus is None else f", {funding.max_borrow_gpus} GPUs at most"
+        asked = ", ".join(funding.sponsors) if funding.allow_borrow else ""
+        self._say(_run(event.run), "FundingSet", f"may borrow from {asked}{most}" if asked else "borrows from nobody")
 
     @_tell.register
     def _(self, event: ev.GrowthDeferred) -> None:

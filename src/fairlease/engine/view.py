@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fairlease.engine import lending
 from fairlease.ledger.event import Bill
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
@@ -175,8 +176,12 @@ def budget_status(state: State, family: Family, budget: Key, now: int) -> View:
         ("Covered", not overdrawn, Reason.Overdrawn if overdrawn else Reason.Covered),
     ]
     remedy = Reason.ParentCycle.remedy if cyclic else ""
+    since = max((account.since for account in accounts), default=now)
+    conditions = _conditions(told, since, remedy)
+    for kind, holds, reason, message in lending.conditions(state, budget, now):
+        conditions += _conditions([(kind, holds, reason)], since, message)
     return {
-        "conditions": _conditions(told, max((account.since for account in accounts), default=now), remedy),
+        "conditions": conditions,
         "usage": [_usage(state, account, now) for account in accounts],
         "headroom": [_headroom(state, account, now) for account in accounts],
         "aggregateHeadroom": [_aggregate(state, budget, cap, now) for cap in spec.aggregate_caps],

@@ -179,7 +179,8 @@ class BudgetStatus(Record, frozen=True, kw_only=True):
     observed_generation: int | None = None
     """The generation of the spec that this status is about."""
     conditions: tuple[Condition, ...] = ()
-    """Ready: it can be spent (its parents form no cycle). Covered: no running work is overdrawn."""
+    """Ready: it can be spent (its parents form no cycle). Covered: no running work is overdrawn. Of a Budget that
+    lends, LendingRoom: no lending cap is nine tenths full. ReciprocalLoans: what it lends comes back to it as loans."""
     usage: tuple[EnvelopeUsage, ...] = ()
     """What its envelopes pay for."""
     headroom: tuple[Headroom, ...] = ()

@@ -195,7 +195,7 @@ class Term:
         timer = self.decider.next_timer()
         if entry is None and timer is not None and timer <= self.now():
             self._not_before = time.monotonic() + AGAIN_S  # a timer that changes nothing must not spin
-        self._metrics.ticked(tick, time.perf_counter() - begun)
+        self._metrics.ticked(tick, time.perf_counter() - begun, begun)
         if entry is not None:
             self._metrics.appended(time.perf_counter() - decided)
             self.projector.follow(entry)

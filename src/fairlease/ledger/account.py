@@ -179,16 +179,29 @@ class Account:
         cap = None if self.envelope is None else self.envelope.max_gpu_hours
         return cap is not None and self.consumed(now) >= cap
 
+    def lent_out(self, now: int) -> bool:
+        """Whether the hours that it lends are used up (consumed, not committed)."""
+        cap = None if self.envelope is None else self.envelope.lending.max_gpu_hours
+        return cap is not None and self.lent_consumed(now) >= cap
+
     def exhausts_at(self, now: int) -> int | None:
-        """When its hours will be used up at the present rate; None where that cannot come inside the window."""
+        """When its hours, or those that it lends, will be used up at the present rate; None where that cannot come."""
         envelope = self.envelope
-        if envelope is None or envelope.max_gpu_hours is None or self.usage.rate == 0:
+        if envelope is None:
+            return None
+        own = self._empty_at(envelope, self.usage, envelope.max_gpu_hours, now)
+        lent = self._empty_at(envelope, self.lent, envelope.lending.max_gpu_hours, now)
+        return own if lent is None else lent if own is None else min(own, lent)
+
+    def _empty_at(self, envelope: Envelope, usage: Usage, cap: int | None, now: int) -> int | None:
+        """When a rate of use will have used up a cap, where that comes inside the window."""
+        if cap is None or usage.rate == 0:
             return None
         begin = now if envelope.start is None else max(now, envelope.start)
-        left = envelope.max_gpu_hours - self.consumed(now)
+        left = cap - self._inside(usage, now)
         if left <= 0:
             return None
-        when = begin - (-left // self.usage.rate)
+        when = begin - (-left // usage.rate)
         return when if envelope.end is None or when < envelope.end else None
 
     def _inside(self, usage: Usage, now: int) -> int:

@@ -18,7 +18,7 @@ from fairlease.model.lease import Payer, Role
 from fairlease.model.node import Node
 from fairlease.model.record import Key, Reason, Record, api_name
 from fairlease.model.reservation import OutcomeSpec, ReservationState
-from fairlease.model.run import Phase, RunSpec
+from fairlease.model.run import Funding, Phase, RunSpec
 from fairlease.model.writing import write
 
 
@@ -182,10 +182,11 @@ class Turn(enum.Enum):
     OPENED = "opened"
     CLOSED = "closed"
     EXHAUSTED = "exhausted"
+    LENT_OUT = "lentOut"
 
 
 class EnvelopeTurned(Event, frozen=True, kw_only=True):
-    """A window opened or closed, or hours ran out. `cap` names the aggregate cap where it is one's hours."""
+    """A window opened or closed, or hours ran out: all, or those that are lent. `cap` names the aggregate cap, if it is one's."""
 
     budget: Key
     envelope: str = ""
@@ -265,6 +266,13 @@ class DesiredSet(Event, frozen=True, kw_only=True):
     gpus: int
 
 
+class FundingSet(Event, frozen=True, kw_only=True):
+    """Whom a run may ask for money beyond its family was set, for good. It is for what starts and grows from now on."""
+
+    run: Key
+    funding: Funding
+
+
 class GrowthDeferred(Event, frozen=True, kw_only=True):
     """An elastic run's cooldown is over and it cannot grow, for this reason. Written once per change of width, or of reason."""
 
@@ -294,6 +302,7 @@ AnyEvent = (
     | ReservationTurned
     | Forecasted
     | DesiredSet
+    | FundingSet
     | GrowthDeferred
 )
 

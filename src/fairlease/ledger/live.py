@@ -168,6 +168,10 @@ class RunState:
         self.overdrawn: dict[Unit, int | None] = {}
         self.shape = shape_of(spec)
 
+    def ask_for(self, spec: RunSpec) -> None:
+        """Ask for something else."""
+        self.spec, self.shape = spec, shape_of(spec)
+
     @property
     def signature(self) -> Signature:
         """Which envelopes it asks, in which order."""
@@ -267,6 +271,11 @@ class Queue:
     def __bool__(self) -> bool:
         """Whether anybody waits."""
         return bool(self.shapes) or any(self.following.values())
+
+    def has(self, run: RunState) -> bool:
+        """Whether a run waits, be it for money or for room."""
+        shape = self.shapes.get(run.shape)
+        return shape is not None and run.order in shape.runs
 
     def add(self, run: RunState, order: int) -> None:
         """A run begins to wait in its place; a trial that is undone may find the run already in another."""

@@ -177,7 +177,6 @@ class _Index:
             self.open.setdefault(lease.run, {})[lease.name] = place
             self.by["run", lease.run].append(place)
             self.by["node", lease.node].append(place)
-            self.by["owner", lease.owner].append(place)
             self.by["budget", payer.budget].append(place)
             self.by["envelope", payer.envelope].append(place)
             self.by["budget, envelope", payer.budget, payer.envelope].append(place)
@@ -209,7 +208,7 @@ class _Index:
         yield range(began)
         if query.budget is not None and query.envelope is not None:
             yield self.by.get(("budget, envelope", query.budget, query.envelope), ())
-        for part in ("run", "node", "owner", "budget", "envelope"):
+        for part in ("run", "node", "budget", "envelope"):
             wanted = getattr(query, part)
             if wanted is not None:
                 yield self.by.get((part, wanted), ())
@@ -231,15 +230,20 @@ def _matches(query: LeaseQuery, lease: Lease, ended: tuple[int, str] | None) -> 
     wanted_and_had = (
         (query.run, lease.run),
         (query.node, lease.node),
-        (query.owner, lease.owner),
         (query.budget, lease.payer.budget),
         (query.envelope, lease.payer.envelope),
         (query.open, ended is None),
     )
     if any(wanted is not None and wanted != had for wanted, had in wanted_and_had):
         return False
+    if not (_below(lease.owner, query.owner) and _below(lease.payer.owner, query.payer)):
+        return False
     if query.since is None and query.until is None:
         return True
     first = lease.start if query.since is None else max(lease.start, query.since)
     lasts = [last for last in (query.until, ended[0] if ended else None) if last is not None]
     return not lasts or first < min(lasts)
+
+
+def _below(owner: str, top: str | None) -> bool:
+    return top is None or owner == top or owner.startswith(f"{top}:")

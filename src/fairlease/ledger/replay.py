@@ -72,7 +72,8 @@ class Replay:
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
             ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
-            ev.RunSubmitted: self._submitted, ev.LeasesOpened: self._opened, ev.LeasesClosed: self._closed,
+            ev.RunSubmitted: self._submitted, ev.FundingSet: self._funded, ev.LeasesOpened: self._opened,
+            ev.LeasesClosed: self._closed,
             ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
         }  # fmt: skip
         self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}
@@ -137,6 +138,13 @@ class Replay:
         if name in self._gone_runs or name in self._runs:
             self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
         self._runs[name] = Run(event.spec)
+
+    def _funded(self, event: ev.FundingSet) -> None:
+        run = self._runs.get(event.run)
+        if run is None:
+            return self._dead(event.run, "funding was set")
+        run.funding = event.funding
+        return None
 
     def _dead(self, name: str, what: str) -> None:
         why = "has ended" if name in self._gone_runs else "was never submitted"

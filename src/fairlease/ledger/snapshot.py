@@ -196,6 +196,7 @@ def derived(state: State) -> dict[str, object]:
         "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
         "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
         "timers": sorted(state.timers.times.items()),
+        "loans": state.loans.all(),
         "work": (sorted(state.opportunistic), sorted(state.overdrawn.items()), state.open_leases),
     }
 

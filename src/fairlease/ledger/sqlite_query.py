@@ -82,12 +82,14 @@ class IndexReader:
     def _source(self, query: LeaseQuery, values: dict[str, Any]) -> tuple[str, list[str]]:
         """Where to begin, so that an index leads, and what remains to be asked of each lease."""
         where: list[str] = []
-        for column in ("node", "owner"):
-            wanted = getattr(query, column)
-            if wanted is not None:
-                values[column] = self._number(wanted)
-                where.append(f"o.{column} = :{column}")
-        if query.budget is not None or query.envelope is not None:
+        if query.node is not None:
+            values["node"] = self._number(query.node)
+            where.append("o.node = :node")
+        if query.owner is not None:
+            found = self._db.execute(f"SELECT id FROM name WHERE {_at_or_below('text')}", _line(query.owner))  # noqa: S608 - a column's name
+            owners = [row[0] for row in found]
+            where.append(f"o.owner IN ({', '.join(map(str, owners))})")
+        if query.budget is not None or query.envelope is not None or query.payer is not None:
             payers = self._payers_of(query)
             where.append(f"o.payer IN ({', '.join(map(str, payers))})")
         led = bool(where)
@@ -180,5 +182,18 @@ class IndexReader:
     def _payers_of(self, query: LeaseQuery) -> list[int]:
         wanted = {"budget": query.budget, "envelope": query.envelope}
         given = {column: text for column, text in wanted.items() if text is not None}
-        where = " AND ".join(f"{column} = :{column}" for column in given)
+        parts = [f"{column} = :{column}" for column in given]
+        if query.payer is not None:
+            parts.append(_at_or_below("owner"))
+            given |= _line(query.payer)
+        where = " AND ".join(parts)
         return [row[0] for row in self._db.execute(f"SELECT id FROM payer WHERE {where}", given)]  # noqa: S608 - names from above
+
+
+def _at_or_below(column: str) -> str:
+    """An owner or one below it, along an index: all that begin with its path and a colon lie between two texts."""
+    return f"({column} = :owner OR ({column} > :first AND {column} < :last))"
+
+
+def _line(owner: str) -> dict[str, str]:
+    return {"owner": owner, "first": f"{owner}:", "last": f"{owner};"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.dirty import Dirty
-from fairlease.ledger.live import Hold, RunState, Unit, shape_of
+from fairlease.ledger.live import Hold, RunState, Unit
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.timers import Due
 from fairlease.ledger.world import World
@@ -43,7 +43,7 @@ class State(World):
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
-            ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
+            ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -257,18 +257,11 @@ class State(World):
 
     def _desired_set(self, event: ev.DesiredSet) -> None:
         run = self.runs[event.run]
-        shape = self.queue.shapes.get(run.shape)
-        waits = shape is not None and run.order in shape.runs
-        if waits:
-            self._dequeue(run)
-        self.undo.later(setattr, run, "shape", run.shape)
-        self.undo.touch(run)
-        run.spec = run.spec.resized(event.gpus)
-        run.shape = shape_of(run.spec)
-        if waits:
-            self._enqueue(run)
-        run.stalled = None
-        self._regrow(run)
+        self._respec(run, run.spec.resized(event.gpus))
+
+    def _funding_set(self, event: ev.FundingSet) -> None:
+        run = self.runs[event.run]
+        self._respec(run, run.spec.funded(event.funding))
 
     def _growth_deferred(self, event: ev.GrowthDeferred) -> None:
         run = self.runs[event.run]

@@ -58,13 +58,17 @@ class LeaseRow(Record, frozen=True, kw_only=True):
 
 
 class LeaseQuery(Record, frozen=True, kw_only=True):
-    """Which leases; everything left out matches all. `since`/`until`: open at some instant of [since, until)."""
+    """Which leases; everything left out matches all. `since`/`until`: open at some instant of [since, until).
+
+    `owner` is the run's and `payer` the Budget's: each stands for itself and all owners below it.
+    """
 
     run: Key | None = None
     node: str | None = None
     owner: str | None = None
     budget: Key | None = None
     envelope: str | None = None
+    payer: str | None = None
     open: bool | None = None
     since: int | None = None
     until: int | None = None

@@ -14,6 +14,7 @@ from fairlease.ledger.capacity import Capacity, NodeState
 from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
+from fairlease.ledger.loans import Loans
 from fairlease.ledger.slots import bar
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
+    from fairlease.model.run import RunSpec
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -56,6 +58,7 @@ class World:
         self.overdrawn: dict[Unit, int | None] = {}
         self.durations = Durations()
         self.waits = Waits()
+        self.loans = Loans()
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
@@ -230,6 +233,22 @@ class World:
             if run.key in followers:
                 self.undo.pop(followers, run.key)
 
+    def _respec(self, run: RunState, spec: RunSpec) -> None:
+        """A run asks for something else from now on: one that waits is tried again, and so is one that would like to grow."""
+        waits = self.queue.has(run)
+        if waits:
+            self._dequeue(run)
+        stalled = self.hungry.get((run.spec.resources.gpu_type, run.signature), {})
+        if run.key in stalled:
+            self.undo.pop(stalled, run.key)
+        self.undo.later(run.ask_for, run.spec)  # before the queue is put back, which looks at it
+        self.undo.touch(run)
+        run.ask_for(spec)
+        if waits:
+            self._enqueue(run)
+        run.stalled = None
+        self._regrow(run)
+
     def revive(self, run: RunState, leases: tuple[Lease, ...], overdrawn: dict[Unit, int | None]) -> None:
         """A run as a snapshot knew it: waiting, or running with its leases."""
         self.runs[run.key] = run
@@ -389,6 +408,7 @@ class World:
                 account.lent.change(gpus, self.at)
                 account.lent_promise.change(gpus, run.deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
+                self.loans.change(sample.payer.owner, run.spec.owner, gpus, self.undo)
             self._classify(run, account, sample, gpus, overdrawn=overdrawn)
         return list(touched.values())
 

@@ -7,6 +7,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from fairlease import __version__
 from fairlease.engine import command as cmd
 from fairlease.engine import forecast, view
@@ -19,6 +21,8 @@ from fairlease.local.contention import Contention
 from fairlease.local.environment import pod_id
 from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.inquiry import Inquiry
+from fairlease.local.invoice import invoice, invoice_of_file
+from fairlease.local.loans import Loans
 from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
@@ -55,6 +59,7 @@ class Answers:
         self._foresight = Foresight(daemon.scheduler)
         self._children = asyncio.Lock()
         contention = Contention(daemon)
+        self._edits = asyncio.Lock()
         self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
         self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
             "status": (rq.Args, self.status),
@@ -83,6 +88,7 @@ class Answers:
             "audit": (rq.Args, self.audit),
             "export": (rq.Export, self.export),
             "stop": (rq.Stop, self.stop),
+            **Loans(daemon, lambda run: self._found(run).spec, self._edits).verbs,
         }
 
     async def answer(self, caller: Caller, request: Request) -> Result:
@@ -173,7 +179,8 @@ class Answers:
                 changes.append({"name": short(each.key), "change": change})
             return [cmd.SetBudget(budget=each.key, spec=each.spec) for each in objects]
 
-        await self._daemon.do(build)
+        async with self._edits:
+            await self._daemon.do(build)
         return {"budgets": changes}
 
     async def remove_budget(self, caller: Caller, args: rq.OneBudget) -> Result:
@@ -225,7 +232,7 @@ class Answers:
         spec = write(asked.spec)
         if not self._access.may_read_all(caller, asked.spec.owner, asked.by):
             spec = {name: value for name, value in spec.items() if name not in SECRET}
-        result = {
+        result: Result = {
             "name": short(asked.run),
             "namespace": split(asked.run)[0],
             "by": asked.by,
@@ -237,6 +244,8 @@ class Answers:
             result["forecast"] = forecast_view(*live.foreseen)
         if asked.ending is not None:
             ended = asked.ending.ended
+            past = self._scheduler.store.leases(LeaseQuery(run=asked.run, limit=rq.LIMIT_MAX))
+            result["status"]["leases"] = [row.lease.name for row in past]
             result["outcome"] = {
                 "phase": ended.phase.value,
                 "reason": ended.reason.value,
@@ -290,16 +299,18 @@ class Answers:
         return {"cover": self._inquiry.cover_of(asked.run, asked.spec, now)}
 
     async def who_pays(self, _: Caller, args: rq.WhoPays) -> Result:
-        """Who pays, and has paid, for runs."""
-        if args.run is not None:
-            names = [self._found(rq.name_key(args.run)).run]
-        else:
-            living = self._scheduler.state.runs.values()
-            names = [
-                run.key for run in living if run.leases and (args.owner is None or covers(args.owner, run.spec.owner))
-            ]
-        found = [self._found(name) for name in names[: rq.LIMIT_MAX]]
-        return {"runs": [self._inquiry.payers(asked.run, asked.spec.owner, self._daemon.now()) for asked in found]}
+        """Who pays, and has paid, for runs. The whole past is read beside the loop."""
+        now = self._daemon.now()
+        run = None if args.run is None else self._found(rq.name_key(args.run)).run
+        query = LeaseQuery(run=run, owner=args.owner, payer=args.payer)
+        if run is not None:
+            return invoice(self._scheduler.store.leases(query), now)
+        if args.all:
+            async with self._children:
+                return await asyncio.to_thread(invoice_of_file, self._daemon.settings.ledger, query, now)
+        living = [each.key for each in self._scheduler.state.runs.values() if each.leases]
+        queries = [replace(query, run=name) for name in living[: rq.LIMIT_MAX]]
+        return invoice((row for each in queries for row in self._scheduler.store.leases(each)), now)
 
     def _found(self, run: Key) -> Asked:
         asked = self._past.find(run)

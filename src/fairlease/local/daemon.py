@@ -32,6 +32,7 @@ from fairlease.local.answers import Answers
 from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
+from fairlease.local.environment import pod_id
 from fairlease.local.machine import node_commands
 from fairlease.local.notifier import Notifier
 from fairlease.local.past import Past
@@ -67,6 +68,7 @@ LOOPBACK = "127.0.0.1"
 IDLE_S = 60.0
 AGAIN_S = 0.2
 FAILED_S = 0.5
+LOOK_S = 0.05
 END_S = 30.0
 
 FORECAST_S = 2.0
@@ -140,6 +142,7 @@ class Daemon:
         self._forecast_due: float | None = None
         self._forecast_next = 0.0
         self._beside: list[asyncio.Task[None]] = []
+        self._heard: float | None = None
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
@@ -267,6 +270,8 @@ class Daemon:
             if not reports:
                 await asyncio.sleep(0)  # who asked is answered before work is started; who waits for an end, afterwards
             reports = self.processes.reconcile(self.scheduler.state)
+            if self.metrics.changes.waiting:
+                self.metrics.changes.look(lambda lease: self.pods.runs(pod_id(lease)))
             if self.processes.idle:
                 _release(self._all_gone)
             # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
@@ -285,6 +290,8 @@ class Daemon:
             waits.append(max(look_ms / 1000, 0.001))
         if self._forecast_due is not None:
             waits.append(max(self._forecast_due - time.monotonic(), 0.001))
+        if self.metrics.changes.waiting:
+            waits.append(LOOK_S)
         handle = self._loop.call_later(min(waits), self._wake.set)
         await self._wake.wait()
         self._wake.clear()
@@ -368,11 +375,13 @@ class Daemon:
         begun = time.perf_counter()
         self.scheduler.engine.beacon = self._beacon.value(at)
         tick = self.scheduler.tick(at, *commands)
-        self._keep(tick, time.perf_counter() - begun)
+        heard, self._heard = begun if self._heard is None else self._heard, None
+        self._keep(tick, time.perf_counter() - begun, heard)
         return tick
 
     def _tick(self, commands: list[cmd.AnyCommand], jobs: list[Job] | None = None, skip: int = 0) -> None:
         """One decision at the present time, and its answers."""
+        self._heard = min((job.received for job in jobs or []), default=None)
         tick = self._decide(self.now(), [*commands, cmd.TimePassed()])
         timer = self.scheduler.next_timer()
         if tick.entry is None and timer is not None and timer <= self.now():
@@ -385,10 +394,10 @@ class Daemon:
                 if isinstance(each, cmd.Submit):
                     self.metrics.admitted(time.perf_counter() - job.received)
 
-    def _keep(self, tick: Tick, seconds: float) -> None:
+    def _keep(self, tick: Tick, seconds: float, heard: float) -> None:
         """Everybody who follows the ledger learns of the entry. It is true by now, whatever goes wrong with the telling."""
         try:
-            self.metrics.ticked(tick, seconds)
+            self.metrics.ticked(tick, seconds, heard)
             if tick.entry is not None:
                 if self.scheduler.state.queue:
                     self._forecast_due = self._forecast_due or max(self._forecast_next, time.monotonic())

@@ -1,4 +1,4 @@
-"""Inquiry: why a run waits, what would come of one, who pays. All of it is thought through on the state and undone again."""
+"""Inquiry: why a run waits, what would come of one, who would pay. All of it is thought through on the state and undone again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fairlease.engine.plan import least_width
 from fairlease.engine.reservations import Reservations, in_force
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
-from fairlease.ledger.store import LeaseQuery
 from fairlease.local.contention import preemptions
+from fairlease.local.invoice import shares_of
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
-from fairlease.model.lease import Lease, Role
+from fairlease.model.lease import Role
 from fairlease.model.node import matches
 from fairlease.model.record import Key, short
 from fairlease.model.run import Phase
@@ -164,7 +164,7 @@ class Inquiry:
                 "message": f"starts at once, {run.width} GPUs wide" if starts else run.message,
                 "width": run.width,
                 "gpus": sum(lease.gpus for lease in leases),
-                "payers": list(_shares([(lease, lease.gpus, 0) for lease in leases]).values()),
+                "payers": shares_of([(lease, lease.gpus, 0) for lease in leases]),
                 "nodes": list(dict.fromkeys(lease.node for lease in leases)),
                 "reservation": in_force(run, now),
             }
@@ -188,39 +188,6 @@ class Inquiry:
         lines = (line for moment in self._scheduler.store.story(run) for line in teller.tell(moment.at, moment.event))
         views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
         return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
-
-    def payers(self, run: Key, owner: str, now: int) -> View:
-        """Who pays for a run, and what each has paid up to now."""
-        rows = list(self._scheduler.store.leases(LeaseQuery(run=run)))
-        spent = [
-            (row.lease, row.lease.gpus if row.end is None else 0, row.lease.gpus * ((row.end or now) - row.lease.start))
-            for row in rows
-        ]
-        shares = list(_shares(spent).values())
-        total = gpu_hours(sum(used for _, _, used in spent))
-        return {"name": short(run), "owner": owner, "payers": shares, "gpuHours": total}
-
-
-def _shares(spent: list[tuple[Lease, int, int]]) -> dict[tuple[str, ...], View]:
-    """Sums per payer and class; spares are a class of their own."""
-    sums: dict[tuple[str, ...], list[int]] = {}
-    for lease, gpus, gpu_ms in spent:
-        payer = lease.payer
-        kind = "spare" if lease.role is Role.SPARE else payer.fund.value
-        total = sums.setdefault((payer.budget, payer.envelope, payer.owner, kind), [0, 0])
-        total[0] += gpus
-        total[1] += gpu_ms
-    return {
-        key: {
-            "budget": short(Key(key[0])),
-            "envelope": key[1],
-            "owner": key[2],
-            "class": key[3],
-            "gpus": gpus,
-            "gpuHours": gpu_hours(gpu_ms),
-        }
-        for key, (gpus, gpu_ms) in sums.items()
-    }
 
 
 def paid_then(opened: ev.LeasesOpened, labels: dict[str, dict[str, str]], location: dict[str, str]) -> list[View]:

@@ -36,6 +36,14 @@ class Asked(NamedTuple):
     by: str | None
     ending: Ending | None = None
 
+    def told(self, event: ev.AnyEvent) -> Asked:
+        """The same after an event that may have changed what it asks for."""
+        if isinstance(event, ev.DesiredSet):
+            return self._replace(spec=self.spec.resized(event.gpus))
+        if isinstance(event, ev.FundingSet):
+            return self._replace(spec=self.spec.funded(event.funding))
+        return self
+
 
 class Past:
     """Looks runs up."""
@@ -54,9 +62,8 @@ class Past:
         for event in entry.events:
             if isinstance(event, ev.RunSubmitted):
                 self._living[event.run] = Asked(event.run, event.spec, entry.at, event.by)
-            elif isinstance(event, ev.DesiredSet):
-                asked = self._living[event.run]
-                self._living[event.run] = asked._replace(spec=asked.spec.resized(event.gpus))
+            elif isinstance(event, ev.DesiredSet | ev.FundingSet):
+                self._living[event.run] = self._living[event.run].told(event)
             elif isinstance(event, ev.RunEnded):
                 asked = self._living.pop(event.run)
                 self._keep(asked._replace(ending=Ending(seq=entry.seq, at=entry.at, ended=event)))
@@ -110,10 +117,10 @@ class Past:
             event = moment.event
             if isinstance(event, ev.RunSubmitted):
                 asked = Asked(run, event.spec, moment.at, event.by)
-            elif isinstance(event, ev.DesiredSet) and asked is not None:
-                asked = asked._replace(spec=asked.spec.resized(event.gpus))
-            elif isinstance(event, ev.RunEnded) and asked is not None:
-                asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
+            elif asked is not None:
+                asked = asked.told(event)
+                if isinstance(event, ev.RunEnded):
+                    asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
         if asked is not None:
             self._keep(asked)
         return asked
@@ -129,7 +136,10 @@ def _look_back(ledger: Path, limit: int, skip: int) -> list[Asked]:
     found = []
     with SqliteStore(ledger, readonly=True) as store:
         for ending in store.endings(limit)[skip:]:
-            submitted = store.story(ending.ended.run)[0]
+            submitted, *later = store.story(ending.ended.run)
             assert isinstance(submitted.event, ev.RunSubmitted), "a story begins with the asking"
-            found.append(Asked(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending))
+            asked = Asked(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending)
+            for moment in later:
+                asked = asked.told(moment.event)
+            found.append(asked)
     return found

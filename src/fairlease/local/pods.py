@@ -191,6 +191,10 @@ class Pods:
             setsigmask=shim.HEARD,
         )
 
+    def runs(self, pod_id: str) -> bool:
+        """Whether a pod's process has come to run, be it that it is over by now."""
+        return isinstance(self.observe(pod_id), Running | Exited)
+
     def observe(self, pod_id: str) -> Observation:
         """How a pod is, from its files and /proc alone; reaps its supervisor where that was our child.
 

@@ -104,6 +104,34 @@ class OneBudget(Args, frozen=True):
     budget: str
 
 
+class SomeBudget(Args, frozen=True):
+    """A Budget by its name, or all."""
+
+    budget: str | None = None
+
+
+class Borrower(Args, frozen=True):
+    """Whose loans: those of this owner and of owners below it, or all."""
+
+    owner: str | None = None
+
+
+class StopLending(Args, frozen=True):
+    """A Budget, or one envelope of it; `recall`: running loans are called back too."""
+
+    budget: str
+    envelope: str | None = None
+    recall: bool = False
+
+
+class Sponsor(Args, frozen=True):
+    """A run, an owner to borrow from, and how many GPUs the run may borrow in all."""
+
+    run: str
+    owner: str
+    max_gpus: int | None = None
+
+
 class Leases(Args, frozen=True):
     """Which leases; instants are RFC 3339."""
 
@@ -126,10 +154,12 @@ class Notices(Args, frozen=True):
 
 
 class WhoPays(Args, frozen=True):
-    """Whose runs; nobody's name: all that run."""
+    """Whose runs; nobody's name: all that run. `payer`: only what this owner pays. `all`: also runs that are over."""
 
     run: str | None = None
     owner: str | None = None
+    payer: str | None = None
+    all: bool = False
 
 
 class Logs(Args, frozen=True):

@@ -161,6 +161,10 @@ class RunSpec(Record, frozen=True, kw_only=True):
         assert self.malleable is not None, "a rigid run has one width"
         return replace(self, malleable=replace(self.malleable, desired_total_gpus=desired))
 
+    def funded(self, funding: Funding) -> RunSpec:
+        """The same, with other money to ask."""
+        return replace(self, funding=funding)
+
     @property
     def requeues(self) -> bool:
         """Whether a preempted attempt is followed by another."""

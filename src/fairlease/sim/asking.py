@@ -59,7 +59,7 @@ class Asking:
             malleable=self._malleable(pod, pods),
             spares_per_group=pod * rng.choice((0, 1, 1, 2, 2, 3) if self.careful else (0, 0, 0, 1, 1, 2)),
             opportunistic=rng.random() < (0.35 if self.careful else 0.2),
-            funding=self._funding(),
+            funding=self.funding(),
             follow=self._follow(),
             gpus_per_pod=pod,
         )
@@ -101,7 +101,8 @@ class Asking:
             desired_total_gpus=desired,
         )
 
-    def _funding(self) -> Funding:
+    def funding(self) -> Funding:
+        """Whose money a run may ask for beyond its family's."""
         rng = self.rng
         if rng.random() < 0.4:
             return Funding()

@@ -62,6 +62,7 @@ class Auditor:
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
             ev.Forecasted: self._forecasted,
+            ev.FundingSet: self._funded,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -159,13 +160,15 @@ class Auditor:
     def _turned(self, event: ev.EnvelopeTurned) -> None:
         spec = self.books.budgets.get(event.budget)
         self._check(spec is not None, "turn", f"{event.budget} turned and is not known")
-        if spec is None or event.turn is not ev.Turn.EXHAUSTED:
+        if spec is None or event.turn not in (ev.Turn.EXHAUSTED, ev.Turn.LENT_OUT):
             return
+        lent = event.turn is ev.Turn.LENT_OUT
         cap = next((each for each in spec.aggregate_caps if each.name == event.cap), None)
         terms = self.books.terms(event.budget, event.envelope)
         names = (event.envelope,) if cap is None else cap.envelopes
-        limit = cap.max_gpu_hours if cap is not None else None if terms is None else terms.max_gpu_hours
-        spent = self.books.consumed(self.at, event.budget, *names)
+        bound = terms.lending if lent and terms is not None else terms if cap is None else cap
+        limit = None if bound is None else bound.max_gpu_hours
+        spent = self.books.consumed(self.at, event.budget, *names, lent=lent)
         self._check(limit is not None and spent >= limit, "turn", f"{event} at {spent} of {limit}")
 
     # --- runs ----------------------------------------------------------------------------------------------------------
@@ -188,6 +191,7 @@ class Auditor:
 
     def _requeued(self, event: ev.RunRequeued) -> None:
         run = self._live(event.run)
+        self.moment.shrunk.pop(run.key, None)  # the groups of another attempt are other groups
         self._check(not run.open, "requeue", f"{run.key} was requeued holding leases")
         run.failures += event.reason is Reason.Fail
         allowed = run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues
@@ -228,6 +232,10 @@ class Auditor:
         if elastic is not None:
             run.spec = replace(run.spec, malleable=replace(elastic, desired_total_gpus=event.gpus))
         self.moment.resized.add(run.key)
+
+    def _funded(self, event: ev.FundingSet) -> None:
+        run = self._live(event.run)
+        run.spec = replace(run.spec, funding=event.funding)
 
     def _stalled(self, event: ev.GrowthDeferred) -> None:
         self._blame(change.told_faults(self, self._live(event.run), event))

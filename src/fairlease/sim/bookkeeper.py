@@ -151,16 +151,19 @@ class Books:
             if each.end is None and each.payer.budget == budget:
                 units.setdefault(each.unit, []).append(each)
         covered: dict[str, int] = {}
+        loans: dict[str, int] = {}
         lost: set[Unit] = set()
         for unit, leases in sorted(units.items(), key=lambda item: min(each.serial for each in item[1])):
             name, gpus = unit[2], sum(each.gpus for each in leases if not each.opportunistic)
             terms = self.terms(budget, name)
             over = [cap for cap in caps if name in cap.envelopes]
+            lent = gpus if leases[0].payer.fund is Fund.BORROWED else None
             fits = (
                 terms is not None
                 and is_open(terms, now)
                 and (terms.max_gpu_hours is None or self.consumed(now, budget, name) < terms.max_gpu_hours)
                 and covered.get(name, 0) + gpus <= terms.concurrency
+                and (lent is None or self._lendable(budget, terms, now, loans.get(name, 0) + lent))
                 and all(
                     cap.max_gpu_hours is None or self.consumed(now, budget, *cap.envelopes) < cap.max_gpu_hours
                     for cap in over
@@ -173,9 +176,18 @@ class Books:
             )
             if fits:
                 covered[name] = covered.get(name, 0) + gpus
+                loans[name] = loans.get(name, 0) + (lent or 0)
             else:
                 lost.add(unit)
         return lost
+
+    def _lendable(self, budget: Key, terms: Envelope, now: int, gpus: int) -> bool:
+        """Whether the lending caps of an envelope cover so many GPUs."""
+        policy = terms.lending
+        spent = self.consumed(now, budget, terms.name, lent=True)
+        return (policy.max_gpu_hours is None or spent < policy.max_gpu_hours) and (
+            policy.max_concurrency is None or gpus <= policy.max_concurrency
+        )
 
     # --- kinship -------------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ class Workload:
         if kind < 0.6:
             return self._work(view)
         if kind < 0.67:
-            return cmd.Cancel(self._any_run(view)) if kind < 0.64 else self._resize(view)
+            return cmd.Cancel(self._any_run(view)) if kind < 0.63 else self._edited(view, kind)
         if kind < 0.78:
             return self._node(view)
         if kind < 0.95:
@@ -136,6 +136,10 @@ class Workload:
         if rng.random() < 0.8:
             return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)))
         return cmd.PodFailed(name, attempt, rng.randint(0, 3))
+
+    def _edited(self, view: View, kind: float) -> cmd.AnyCommand:
+        """A run asks for another width, or for other money."""
+        return self._resize(view) if kind < 0.65 else cmd.SetFunding(self._any_run(view), self.asking.funding())
 
     def _resize(self, view: View) -> cmd.AnyCommand:
         """Mostly a width on the grid; some are refused."""

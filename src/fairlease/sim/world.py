@@ -124,28 +124,35 @@ class World:
             return [cmd.Resize(action.run, action.to)]
         if isinstance(action, sc.Resolution):
             return [_by_hand(action)]
-        return [self._report(action)]
+        return self._report(action)
 
-    def _report(self, action: sc.Action) -> cmd.AnyCommand:
+    def _report(self, action: sc.Action) -> list[cmd.AnyCommand]:
         if isinstance(action, sc.Completion):
-            return cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)
+            return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
         if isinstance(action, sc.PodFailure):
-            return cmd.PodFailed(action.run, self._attempt(action.run), action.rank)
+            return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
         assert isinstance(action, sc.Application), "reading lets no other action through"
-        return self._object(action.item)
+        return self._objects(action.item)
 
     def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
         if each.work is not None:
             self.jobs.add(each.run, each.work, each.spec.runtime.checkpoint)
         return cmd.Submit(each.run, each.spec)
 
-    def _object(self, item: BudgetObject | RunObject | NodeObject) -> cmd.AnyCommand:
+    def _objects(self, item: BudgetObject | RunObject | NodeObject) -> list[cmd.AnyCommand]:
+        """What applying an object means; of a run that lives, its desired width and its funding can be edited."""
         if isinstance(item, BudgetObject):
-            return cmd.SetBudget(item.key, item.spec)
+            return [cmd.SetBudget(item.key, item.spec)]
         if isinstance(item, NodeObject):
             self.nodes[item.node.name] = item.node
-            return cmd.SetNode(item.node)
-        return cmd.Submit(item.key, item.spec)
+            return [cmd.SetNode(item.node)]
+        live = self.scheduler.state.runs.get(item.key)
+        if live is None:
+            return [cmd.Submit(item.key, item.spec)]
+        edits: list[cmd.AnyCommand] = [cmd.SetFunding(item.key, item.spec.funding)]
+        if item.spec.malleable is not None:
+            edits.append(cmd.Resize(item.key, item.spec.malleable.desired))
+        return edits
 
     def _node(self, event: sc.NodeEvent, name: str) -> cmd.AnyCommand:
         if event is sc.NodeEvent.FAILS:
@@ -180,6 +187,9 @@ class World:
             elif isinstance(event, ev.DesiredSet):
                 since, asked = self.submissions[event.run]
                 self.submissions[event.run] = since, replace(asked, spec=asked.spec.resized(event.gpus))
+            elif isinstance(event, ev.FundingSet):
+                since, asked = self.submissions[event.run]
+                self.submissions[event.run] = since, replace(asked, spec=asked.spec.funded(event.funding))
             elif isinstance(event, ev.RunRequeued):
                 self.jobs.stop(event.run, at)
             elif isinstance(event, ev.RunEnded):

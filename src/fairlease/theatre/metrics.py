@@ -18,6 +18,7 @@ from fairlease.model.amount import SECOND
 from fairlease.model.record import short
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
+from fairlease.theatre.change_metrics import CHANGE_METRICS, ChangeMetrics
 from fairlease.theatre.pages import Page
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ METRICS = {
     "reservation_delay_seconds": Metric(
         "histogram", (), "From the date a run was first promised to its start; 0 where it started by then."
     ),
+    **{name: Metric(*row) for name, row in CHANGE_METRICS.items()},
     "gpus": Metric("gauge", (), "GPUs of all nodes."),
     "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
     "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
@@ -149,8 +151,8 @@ class Metrics:
 
     # --- what was done -------------------------------------------------------------------------------------------------
 
-    def ticked(self, tick: Tick, seconds: float) -> None:
-        """One tick was kept."""
+    def ticked(self, tick: Tick, seconds: float, heard: float) -> None:
+        """One tick was kept; what it was about was heard of at `heard`."""
         self._histograms["decision_seconds"].observe(seconds)
         for each in tick.decision.tries:
             if (result := _PACKED.get(each.result)) is not None:
@@ -161,6 +163,8 @@ class Metrics:
             delay_ms = None if tick.entry is None else self._promised.fold(event, tick.entry.at)
             if delay_ms is not None:
                 self._histograms["reservation_delay_seconds"].observe(delay_ms / 1000)
+
+        self.changes.appended(tick.decision.events, heard)
 
     def remember(self, scheduler: Scheduler) -> None:
         """Learn from the ledger what runs that wait were promised before this daemon came up."""
@@ -221,6 +225,7 @@ class Metrics:
     def follow(self, state: State) -> None:
         """Count on from this state: another ledger's, or the same after others have led."""
         self._open = {run.key: len(run.leases) for run in state.runs.values() if run.leases}
+        self.changes = ChangeMetrics(state, self.counters, self.gauges, self._histograms)
 
     def scrape(self, decider: Decider | None, now: int) -> Page:
         """All of it as text; who does not decide shows only what was counted."""
@@ -238,6 +243,7 @@ class Metrics:
         self._runs(state)
         self._forecasts(state)
         self._reservations(state)
+        self.changes.scrape(now)
         self._budgets(state, decider.engine.family, now)
 
     def _runs(self, state: State) -> None:
