@@ -15,7 +15,6 @@ from fairlease.local import requests as rq
 from fairlease.local.access import covers
 from fairlease.local.children import audit_report, export_answer, read_part
 from fairlease.local.environment import pod_id
-from fairlease.local.inquiry import Inquiry
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
@@ -25,12 +24,13 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.inquiry import Inquiry
 from fairlease.theatre.metrics import pending_by_cause
 
 if TYPE_CHECKING:
     from fairlease.local.access import Caller
     from fairlease.local.daemon import Daemon
-    from fairlease.local.past import Asked
+    from fairlease.theatre.past import Asked
 
 Result = dict[str, Any]
 SECRET = ("command", "env", "workdir", "template")
@@ -234,10 +234,7 @@ class Answers:
         """Why a run is as it is."""
         asked = self._found(rq.name_key(args.run))
         now = self._daemon.now()
-        result: Result = {"name": short(asked.run), "status": self._past.status(asked, now)}
-        result |= self._inquiry.verdict(asked, now)
-        result["story"] = self._inquiry.story(asked.run)
-        return result
+        return self._inquiry.explanation(asked, self._past.status(asked, now), now)
 
     async def plan(self, caller: Caller, args: rq.OneObject) -> Result:
         """What would come of submitting a run; nothing is written."""
@@ -259,12 +256,9 @@ class Answers:
     async def who_pays(self, _: Caller, args: rq.WhoPays) -> Result:
         """Who pays, and has paid, for runs."""
         if args.run is not None:
-            names = [self._found(rq.name_key(args.run)).run]
+            names = [rq.name_key(args.run)]
         else:
-            living = self._scheduler.state.runs.values()
-            names = [
-                run.key for run in living if run.leases and (args.owner is None or covers(args.owner, run.spec.owner))
-            ]
+            names = self._inquiry.holding(lambda owner: args.owner is None or covers(args.owner, owner))
         found = [self._found(name) for name in names[: rq.LIMIT_MAX]]
         return {"runs": [self._inquiry.payers(asked.run, asked.spec.owner, self._daemon.now()) for asked in found]}
 
@@ -338,18 +332,7 @@ class Answers:
 
     async def list_budgets(self, _: Caller, __: rq.Args) -> Result:
         """Every Budget, with what it has spent, promised and left."""
-        state, family, now = self._scheduler.state, self._scheduler.engine.family, self._daemon.now()
-        return {
-            "budgets": [
-                {
-                    "name": short(budget),
-                    "owner": state.budgets[budget].owner,
-                    "spec": write(state.budgets[budget]),
-                    "status": view.budget_status(state, family, budget, now),
-                }
-                for budget in sorted(state.budgets, key=split)
-            ]
-        }
+        return {"budgets": self._inquiry.budgets(self._daemon.now())}
 
     async def leases(self, _: Caller, args: rq.Leases) -> Result:
         """Leases, open and closed, in order of opening."""

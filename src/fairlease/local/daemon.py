@@ -32,7 +32,6 @@ from fairlease.local.answers import Answers
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
-from fairlease.local.past import Past
 from fairlease.local.pods import Pods
 from fairlease.local.processes import Ears, Processes
 from fairlease.local.protocol import Fault, fault
@@ -42,6 +41,7 @@ from fairlease.scheduler import Scheduler, Tick, calm_collector
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.metrics import MACHINE, Metrics
 from fairlease.theatre.pages import Page, Pages
+from fairlease.theatre.past import Past
 
 if TYPE_CHECKING:
     from pathlib import Path

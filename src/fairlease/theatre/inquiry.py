@@ -1,12 +1,16 @@
-"""Inquiry: why a run waits, what would come of one, who pays. All of it is thought through on the state and undone again."""
+"""Inquiry: why a run waits, what would come of one, who pays, what Budgets have left. Thought through on the state and undone again.
+
+Theatres differ in who may ask and how answers travel; what they answer comes from here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
+from fairlease.engine import view
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
 from fairlease.engine.plan import least_width
@@ -16,17 +20,18 @@ from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Lease, Role
 from fairlease.model.node import matches
-from fairlease.model.record import Key, short
+from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
+from fairlease.model.writing import write
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Moment
-    from fairlease.local.past import Asked
     from fairlease.model.objects import RunObject
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
+    from fairlease.theatre.past import Asked
 
 View = dict[str, Any]
 TRIAL = Key("?/run")
@@ -38,6 +43,11 @@ class Inquiry:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+
+    def explanation(self, asked: Asked, status: View, now: int) -> View:
+        """Why a run is as it is, and its story; `status` is how the theatre shows it."""
+        told: View = {"name": short(asked.run), "status": status}
+        return told | self.verdict(asked, now) | {"story": self.story(asked.run)}
 
     def verdict(self, asked: Asked, now: int) -> View:
         """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
@@ -162,6 +172,23 @@ class Inquiry:
         lines = (line for moment in self._scheduler.store.story(run) for line in teller.tell(moment.at, moment.event))
         views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
         return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
+
+    def holding(self, whose: Callable[[str], bool]) -> list[Key]:
+        """The runs that hold GPUs, of those owners."""
+        return [run.key for run in self._scheduler.state.runs.values() if run.leases and whose(run.spec.owner)]
+
+    def budgets(self, now: int) -> list[View]:
+        """Every Budget, with what it has spent, promised and left."""
+        state, family = self._scheduler.state, self._scheduler.engine.family
+        return [
+            {
+                "name": short(budget),
+                "owner": state.budgets[budget].owner,
+                "spec": write(state.budgets[budget]),
+                "status": view.budget_status(state, family, budget, now),
+            }
+            for budget in sorted(state.budgets, key=split)
+        ]
 
     def payers(self, run: Key, owner: str, now: int) -> View:
         """Who pays for a run, and what each has paid up to now."""
