@@ -37,7 +37,7 @@ def draw(session: Session, answer: Answer) -> None:
     remedy = answer.get("remedy") or NO_REMEDY
     if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
         click.echo(f"  what would change it: {remedy}")
-    if status["phase"] == "Pending" or answer.get("cover"):
+    if answer.get("cover") is not None:
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")
         draw_cover(session, answer.get("cover") or [])

@@ -26,7 +26,7 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     Each run is asked by itself, as if it alone were submitted now. Exits with 0 where all would start, with 1 where one
     would not.
     """
-    quote(session, read_objects(files, "Run", session.namespace))
+    quote(session, read_objects(files, "Run", session.namespace, here=session.here))
 
 
 def quote(session: Session, objects: list[dict[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""Inquiry: why a run waits, what would come of one, who pays, what Budgets have left. Thought through on the state and undone again.
+"""Inquiry: why a run waits, what would come of one, who pays, what Budgets have left; thought through on the state, then undone.
 
 Theatres differ in who may ask and how answers travel; what they answer comes from here.
 """
