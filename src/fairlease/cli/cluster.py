@@ -151,11 +151,21 @@ class ClusterSession(Session):
 
     def call(self, verb: str, **args: object) -> Answer:
         """Ask the cluster; every refusal becomes a `Failure`."""
+        self._agree(args)
         answers = self.link.answers(self.where(), self.archive)
         try:
             return self.link.run(answers.answer(verb, args))
         except Failure as failure:
             raise self._with_hint(failure, args) from None
+
+    def _agree(self, args: dict[str, object]) -> None:
+        """Objects that name another namespace than `-n` are a mistake in one or the other, as kubectl has it."""
+        objects = args.get("objects") or [args.get("object")]
+        for each in objects if self.namespace and isinstance(objects, list) else ():
+            metadata = each["metadata"] if isinstance(each, dict) else {}
+            if metadata.get("namespace") not in (None, "", self.namespace):
+                message = f"{metadata['name']} says namespace {metadata['namespace']}, and -n {self.namespace}"
+                raise Failure(message, remedy="leave one of them out")
 
 
 def cluster_options() -> list[click.Option]:

@@ -1,7 +1,7 @@
 """`kubectl runs`: the verbs of `fairlease` on a cluster.
 
-kubectl finds it on the PATH as `kubectl-runs`, and asks `kubectl_complete-runs` when somebody presses the Tab key. It needs no daemon
-and no rights but the caller's own: reading needs the right to read, and `plan` writes nothing.
+kubectl finds it on the PATH as `kubectl-runs`, and asks `kubectl_complete-runs` when somebody presses the Tab key. It needs no
+daemon and no rights but the caller's own: reading needs the right to read, and `plan` writes nothing.
 """
 
 from __future__ import annotations

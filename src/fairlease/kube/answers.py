@@ -1,43 +1,31 @@
 """Answers on a cluster: what each verb of `kubectl runs` does, and what it shows, in the words of the local daemon's answers.
 
-What objects tell is read from objects, since everybody in a namespace may read those: runs and leases. What only the ledger tells
-(a plan, an explanation, who pays, free slots) is derived again from the LedgerEntries, with the engine's own code, on the caller's
-machine: nobody is asked but the API server, nothing is written, and the caller's rights are all the rights there are.
+What objects tell is read from objects, since everybody in a namespace may read those. What only the ledger tells is left to
+`kube.derived`, which is heavier to load, and asks for the right to read the ledger.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlease.engine import view
-from fairlease.kube.audit import audit_cluster
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.following import Following
-from fairlease.kube.history import read_past
-from fairlease.kube.observe import instant, read
-from fairlease.kube.refused import Refused, lacks_rights, name_key
-from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, RUNS, Meta
-from fairlease.kube.seen import OwnSeen
-from fairlease.ledger.export import export
-from fairlease.ledger.store import LeaseQuery
+from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
+from fairlease.kube.resource import LEASES, RUNS, OwnSeen
 from fairlease.model.amount import parse_instant
-from fairlease.model.objects import RunObject
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
-from fairlease.scheduler import Scheduler
-from fairlease.theatre.inquiry import Inquiry
-from fairlease.theatre.past import Past
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from fairlease.kube.archive import Archive
+    from fairlease.kube.derived import Derived
 
 Answer = dict[str, Any]
 OVER = (Phase.COMPLETED.value, Phase.FAILED.value)
@@ -54,133 +42,30 @@ class Answers:
     def __init__(self, api: Api, namespace: str | None, archive: Archive | None = None) -> None:
         self._api, self._namespace, self._archive = api, namespace, archive
         self._following = Following(api)
-        self._known: tuple[Scheduler, Past] | None = None
+        self._derived: Derived | None = None
         self._verbs: dict[str, Callable[..., Awaitable[Answer]]] = {
             "submit": self.submit,
-            "plan": self.plan,
             "list": self.list_runs,
             "show": self.show,
-            "explain": self.explain,
             "cancel": self.cancel,
-            "budgets.list": self.budgets,
             "leases": self.leases,
-            "who-pays": self.who_pays,
-            "nodes": self.nodes,
             "status": self.status,
             "wait": self.wait,
-            "audit": self.audit,
-            "export": self.export,
         }
 
     async def answer(self, verb: str, args: dict[str, Any]) -> Answer:
         """The result of a verb; what was left out is None. Raises what `kube` raises, and `Refused`."""
-        return await self._verbs[verb](**{name: value for name, value in args.items() if value is not None})
+        given = {name: value for name, value in args.items() if value is not None}
+        if verb in self._verbs:
+            return await self._verbs[verb](**given)
+        return await self._from_ledger().verbs[verb](**given)
 
-    # --- the ledger ----------------------------------------------------------------------------------------------------
+    def _from_ledger(self) -> Derived:
+        if self._derived is None:
+            from fairlease.kube.derived import Derived  # noqa: PLC0415 - the engine, which most verbs do not need
 
-    async def _ledger(self) -> tuple[Scheduler, Past]:
-        """The state that the entries fold to, and what they tell of the past; read once."""
-        if self._known is None:
-            scheduler = Scheduler(await read_past(self._api, self._archive))
-            self._known = scheduler, Past(scheduler)
-        return self._known
-
-    async def plan(self, object: Any) -> Answer:  # noqa: ANN401, A002 - an object of a file, by its name in the protocol
-        """What would come of submitting a run: the server's rules are asked by a dry run, the rest is thought through here.
-
-        Who may not submit may still ask.
-        """
-        body = self._placed(object)
-        try:
-            await self._api.create(RUNS, body, body["metadata"]["namespace"], dry_run=True)
-        except ApiError as error:
-            if not (lacks_rights(error) or error.already_exists):
-                raise
-        scheduler, _ = await self._ledger()
-        return Inquiry(scheduler).plan(_run_of(body), "", _now(scheduler))
-
-    async def explain(self, run: str) -> Answer:
-        """Why a run is as it is; for whom may not read the ledger, as far as its object and its Events tell."""
-        name = name_key(run)
-        seen = await self._find(name)
-        try:
-            scheduler, past = await self._ledger()
-        except ApiError as error:
-            if seen is None or not lacks_rights(error):
-                raise
-            return await self._told_by_objects(name, seen)
-        asked, now = past.find(name), _now(scheduler)
-        if asked is not None:
-            status = past.status(asked, now) if seen is None else status_of(seen)
-            return Inquiry(scheduler).explanation(asked, status, now)
-        if seen is None:
-            raise _no_run(name)
-        return await self._told_by_objects(name, seen)
-
-    async def _told_by_objects(self, name: Key, seen: OwnSeen) -> Answer:
-        status = status_of(seen)
-        cause = cause_of(status)
-        known = Reason.__members__.get(cause)
-        return {
-            "name": short(name),
-            "status": status,
-            "verdict": cause,
-            "message": status.get("message", ""),
-            "remedy": "" if known is None else known.remedy,
-            "story": await self._events(name),
-        }
-
-    async def _events(self, name: Key) -> list[Answer]:
-        """What Events tell of a run, for who may read them."""
-        namespace, run = split(name)
-        try:
-            found = await self._api.list(
-                EVENTS, namespace, into=_Event, fields=f"regarding.name={run},regarding.kind=Run"
-            )
-        except ApiError:
-            return []
-        told = sorted(found.items, key=lambda each: (each.at, each.metadata.name))
-        return [{"at": each.at, "type": each.type, "reason": each.reason, "message": each.note} for each in told]
-
-    async def who_pays(self, run: str | None = None, owner: str | None = None) -> Answer:
-        """Who pays, and has paid, for a run or for all of an owner that hold GPUs."""
-        scheduler, past = await self._ledger()
-        inquiry, now = Inquiry(scheduler), _now(scheduler)
-        if run is not None:
-            asked = past.find(name_key(run))
-            if asked is None:
-                raise _no_run(name_key(run))
-            return {"runs": [inquiry.payers(asked.run, asked.spec.owner, now)]}
-        names = inquiry.holding(lambda each: owner is None or below(owner, each))
-        return {"runs": [inquiry.payers(name, scheduler.state.runs[name].spec.owner, now) for name in names]}
-
-    async def nodes(self) -> Answer:
-        """Every node, and what is free in each domain."""
-        scheduler, _ = await self._ledger()
-        return {"nodes": view.node_views(scheduler.state), "domains": view.domain_views(scheduler.state)}
-
-    async def budgets(self) -> Answer:
-        """Budgets with what they have spent, promised and left: by the ledger up to now, or else as their statuses last told."""
-        try:
-            scheduler, _ = await self._ledger()
-        except ApiError as error:
-            if not lacks_rights(error):
-                raise
-            found = await self._api.list(BUDGETS, self._namespace, into=OwnSeen)
-            return {"budgets": [_budget(each) for each in found.items]}
-        return {"budgets": Inquiry(scheduler).budgets(_now(scheduler))}
-
-    async def export(self, what: str, since: str | None = None, until: str | None = None) -> Answer:
-        """Leases or charges as CSV text."""
-        scheduler, _ = await self._ledger()
-        out = io.BytesIO()
-        query = LeaseQuery(since=_instant(since), until=_instant(until))
-        rows = export(what, scheduler.store.leases(query), _now(scheduler), out)
-        return {"csv": out.getvalue().decode(), "rows": rows}
-
-    async def audit(self) -> Answer:
-        """Prove the ledger, and compare the objects with it."""
-        return await audit_cluster(self._api, self._archive)
+            self._derived = Derived(self._api, self._namespace, self._archive, self.find)
+        return self._derived
 
     # --- objects ---------------------------------------------------------------------------------------------------------
 
@@ -208,7 +93,8 @@ class Answers:
         known = self._following.known(namespace)
         return (await self._api.list(RUNS, namespace, into=OwnSeen)).items if known is None else known.values()
 
-    async def _find(self, name: Key) -> OwnSeen | None:
+    async def find(self, name: Key) -> OwnSeen | None:
+        """A Run's object, or None."""
         namespace, run = split(name)
         known = self._following.known(namespace)
         if known is not None:
@@ -223,9 +109,9 @@ class Answers:
     async def show(self, run: str) -> Answer:
         """One run as its object."""
         name = name_key(run)
-        seen = await self._find(name)
+        seen = await self.find(name)
         if seen is None:
-            raise _no_run(name)
+            raise no_run(name)
         return {
             "name": short(name),
             "namespace": seen.metadata.namespace,
@@ -254,19 +140,9 @@ class Answers:
 
     # --- asking and ending -----------------------------------------------------------------------------------------------
 
-    def _placed(self, raw: Any) -> Answer:  # noqa: ANN401 - an object of a file
-        """An object in its namespace: its own, or the one that was asked for; both at once have to agree."""
-        metadata = raw["metadata"]
-        own, asked = metadata.get("namespace"), self._namespace
-        if own and asked and own != asked:
-            message = f"{metadata['name']} says namespace {own}, and the command {asked}"
-            raise Refused(Reason.InvalidRequest, message, "leave one of them out")
-        body: Answer = {**raw, "metadata": {**metadata, "namespace": own or asked}}
-        return body
-
     async def submit(self, objects: list[Any]) -> Answer:
         """Make Runs. All are shown to the server first, which takes all or refuses them by name."""
-        bodies = [self._placed(each) for each in objects]
+        bodies = [placed(each, self._namespace) for each in objects]
         refusals = await asyncio.gather(*(self._refusal(each) for each in bodies))
         if any(refusals):
             raise next(each for each in refusals if each) if len(bodies) == 1 else _together(bodies, refusals)
@@ -295,7 +171,7 @@ class Answers:
         while waiting and time.monotonic() < until:
             await asyncio.sleep(0.1)
             try:
-                found = await asyncio.gather(*(self._find(name) for name in waiting))
+                found = await asyncio.gather(*(self.find(name) for name in waiting))
             except ApiError:
                 break  # who may write but not read learns no more
             looked = {name: seen for name, seen in zip(waiting, found, strict=True) if seen is not None and seen.status}
@@ -318,13 +194,13 @@ class Answers:
     async def _phase(self, name: Key) -> str:
         """The phase of a run that is there; who may delete and not read is believed."""
         try:
-            seen = await self._find(name)
+            seen = await self.find(name)
         except ApiError as error:
             if not lacks_rights(error):
                 raise
             return ""
         if seen is None:
-            raise _no_run(name)
+            raise no_run(name)
         return str(status_of(seen)["phase"])
 
     # --- following -------------------------------------------------------------------------------------------------------
@@ -364,20 +240,6 @@ class _Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {"spec.owner": self.owner, "spec.paidByBudget": self.budget, "spec.paidByEnvelope": self.envelope}
 
 
-class _Event(msgspec.Struct, frozen=True, rename="camel"):
-    metadata: Meta
-    type: str = ""
-    reason: str = ""
-    note: str = ""
-    event_time: str | None = None
-    deprecated_last_timestamp: str | None = None
-
-    @property
-    def at(self) -> str:
-        """When it happened, as far as it says."""
-        return self.event_time or self.deprecated_last_timestamp or self.metadata.creation_timestamp
-
-
 def status_of(seen: OwnSeen | None, *, gone: bool = False) -> Answer:
     """The status of a Run; one that nobody looked at yet waits, one that was deleted before it ended was canceled."""
     status = (
@@ -403,32 +265,16 @@ def row_of(seen: OwnSeen) -> Answer:
     }
 
 
-def cause_of(status: Answer) -> str:
-    """In one word, why a run is as it is: how it ended, or the first condition that does not hold."""
-    if status.get("reason"):
-        return str(status["reason"])
-    conditions = status.get("conditions") or ()
-    first = next((each for each in conditions if each.get("status") == "False" and each["type"] != "Completed"), None)
-    running = status["phase"] == Phase.RUNNING.value
-    return Reason.Bound.value if running else str(first["reason"]) if first else Reason.Submitted.value
+def placed(raw: Any, namespace: str | None) -> Answer:  # noqa: ANN401 - an object of a file
+    """An object in its namespace: its own, or the one that is meant where none is named."""
+    metadata = raw["metadata"]
+    body: Answer = {**raw, "metadata": {**metadata, "namespace": metadata.get("namespace") or namespace}}
+    return body
 
 
 def below(owner: str, other: str) -> bool:
     """Whether `other` is `owner` or stands below it."""
     return other == owner or other.startswith(f"{owner}:")
-
-
-def _budget(seen: OwnSeen) -> Answer:
-    name = short(Key(seen.metadata.key))
-    return {"name": name, "owner": seen.spec.get("owner", ""), "spec": seen.spec, "status": seen.status}
-
-
-def _run_of(body: Answer) -> RunObject:
-    metadata = body["metadata"]
-    found = read(OwnSeen(Meta(metadata["name"], metadata["namespace"]), spec=body["spec"]), "Run")
-    if not isinstance(found, RunObject):
-        raise Refused(Reason.InvalidRequest, getattr(found, "message", "it is no Run"))
-    return found
 
 
 def _together(bodies: list[Answer], refusals: list[ApiError | None]) -> Refused:
@@ -444,14 +290,6 @@ def _together(bodies: list[Answer], refusals: list[ApiError | None]) -> Refused:
     )
 
 
-def _no_run(name: Key) -> Refused:
-    return Refused(Reason.NotFound, f"there is no run {name}")
-
-
-def _now(scheduler: Scheduler) -> int:
-    return max(int(time.time() * 1000), scheduler.state.at)
-
-
 def _instant(text: str | None) -> int | None:
     return None if text is None else parse_instant(text)
 
@@ -463,5 +301,5 @@ def _selector(value: str) -> str:
 
 def _open_within(seen: OwnSeen, since: int | None, until: int | None) -> bool:
     """Whether a lease was open at some instant of [since, until)."""
-    start, end = instant(seen.spec["interval"]["start"]), seen.status.get("endTime")
-    return (until is None or start < until) and (since is None or end is None or instant(end) > since)
+    start, end = parse_instant(seen.spec["interval"]["start"]), seen.status.get("endTime")
+    return (until is None or start < until) and (since is None or end is None or parse_instant(end) > since)

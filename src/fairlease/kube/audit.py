@@ -23,8 +23,7 @@ from fairlease.kube.chronicle import lease_key
 from fairlease.kube.history import past_of, read_rows
 from fairlease.kube.observe import read
 from fairlease.kube.reports import alike, budget_report
-from fairlease.kube.resource import BUDGETS, LEASES, OUTCOMES, RESERVATIONS, RUNS
-from fairlease.kube.seen import OwnSeen
+from fairlease.kube.resource import BUDGETS, LEASES, OUTCOMES, RESERVATIONS, RUNS, OwnSeen
 from fairlease.ledger import event as ev
 from fairlease.ledger.audit import scan
 from fairlease.ledger.store import LeaseQuery

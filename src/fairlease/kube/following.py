@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fairlease.kube.informer import Change, Informer, What
-from fairlease.kube.resource import RUNS
-from fairlease.kube.seen import OwnSeen
+from fairlease.kube.resource import RUNS, OwnSeen
 from fairlease.model.record import Key
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.http import Unreachable
 from fairlease.kube.names import ATTEMPT, RANK, RUN, label_value, run_of
 from fairlease.kube.refused import Refused
-from fairlease.kube.resource import PODS, RUNS, Meta
-from fairlease.kube.seen import OwnSeen
+from fairlease.kube.resource import PODS, RUNS, Meta, OwnSeen
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason

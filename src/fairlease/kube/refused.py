@@ -38,6 +38,11 @@ def name_key(text: str) -> Key:
     return Key(text)
 
 
+def no_run(name: Key) -> Refused:
+    """There is no such run."""
+    return Refused(Reason.NotFound, f"there is no run {name}")
+
+
 def is_namespace(text: str) -> bool:
     """Whether a namespace could have this name."""
     return len(text) <= NAMESPACE_MAX and _NAMESPACE.fullmatch(text) is not None
