@@ -179,6 +179,11 @@ class Team:
         found = {name: (each.get("status") or {}).get("closureReason") for name, each in self.leases().items()}
         return {name: why for name, why in found.items() if why}
 
+    def reservation(self, name: str) -> dict[str, Any]:
+        """A Reservation that has its status; nothing before."""
+        answer = self.api.get(path("Reservation", self.namespace, name))
+        return dict(answer.body) if answer.ok and answer.body.get("status") else {}
+
     def events(self, name: str) -> list[str]:
         items = self.listed(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
         return [each["reason"] for each in items if each["regarding"]["name"] == name]

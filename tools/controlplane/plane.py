@@ -191,8 +191,12 @@ class Plane:
             ],
             "current-context": "fairlease",
         }
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
-        path.chmod(0o600)
+        text = yaml.safe_dump(config, sort_keys=False)
+        if not path.exists() or path.read_text() != text:
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.write_text(text)
+            fresh.chmod(0o600)
+            fresh.replace(path)  # a member that starts at this moment reads all of it, or what was there before
         return path
 
     # --------------------------------------------------------------------------------------------------- the members

@@ -13,7 +13,7 @@ from fairlease.cli.verb import verb
 
 _EXAMPLE = """
 fairlease controller --kubeconfig ~/.kube/config --context staging
-fairlease controller --archive /var/lib/fairlease/archive --metrics-port 9464
+fairlease controller --archive /var/lib/fairlease/archive --metrics-port 9090
 fairlease controller --hold
 """
 
@@ -21,14 +21,25 @@ fairlease controller --hold
 @verb("controller", example=_EXAMPLE)
 @click.option("--kubeconfig", metavar="FILE", help="Where the cluster is; inside a cluster it is known.")
 @click.option("--context", metavar="NAME", help="Which context of the kubeconfig.")
-@click.option("--namespace", "place", metavar="NS", help="Where its election Lease lies; fairlease-system by default.")
-@click.option("--identity", metavar="NAME", help="What it is called in the election; its host and process by default.")
+@click.option(
+    "--namespace",
+    "place",
+    envvar="POD_NAMESPACE",
+    metavar="NS",
+    help="Where its election Lease lies; fairlease-system by default.  [env: POD_NAMESPACE]",
+)
+@click.option(
+    "--identity",
+    envvar="POD_NAME",
+    metavar="NAME",
+    help="What it is called in the election; its host and process by default.  [env: POD_NAME]",
+)
 @click.option("--archive", metavar="DIR", help="Where old entries of the ledger go; without it none is ever removed.")
 @click.option("--config", metavar="FILE", help="Policy and settings; nothing in it is required.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
-    default=9464,
+    default=8080,
     show_default=True,
     metavar="P",
     help="Where /metrics, /healthz and /readyz are served; 0: nowhere.",

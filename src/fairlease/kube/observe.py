@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fairlease.engine import command as cmd
 from fairlease.engine.refusal import Refusal
 from fairlease.kube.policy import OWNER
@@ -44,8 +46,8 @@ class Observer:
         self.refused_budgets: dict[Key, Refusal] = {}
         self.unknown: set[Key] = set()
         """Runs that ended longer ago than the entries at hand tell."""
-        self.edited: set[Key] = set()
-        """Runs whose spec is no longer the one that was submitted."""
+        self.notes: dict[Key, str] = {}
+        """What is to be told at runs whose spec is no longer the one that was submitted."""
         self.held = False
 
     # --- nodes and Budgets -----------------------------------------------------------------------------------------------
@@ -153,13 +155,23 @@ class Observer:
             self.refused[name] = _used(name)
 
     def _edited(self, live: RunState, seen: OwnSeen) -> Iterator[cmd.AnyCommand]:
-        """A spec that was edited: what was submitted stands, and that is told."""
-        self.edited.discard(live.key)
-        if seen.status.get("observedGeneration") != seen.metadata.generation:
-            found = read(seen, "Run")
-            if isinstance(found, Refusal) or found.spec != live.spec:
-                self.edited.add(live.key)
-        return iter(())
+        """A spec that was edited: the width that an elastic run would like to have may change; all else stands as submitted."""
+        self.notes.pop(live.key, None)
+        if seen.status.get("observedGeneration") == seen.metadata.generation:
+            return
+        found = read(seen, "Run")
+        if isinstance(found, RunObject):
+            wanted, has = found.spec.malleable, live.spec.malleable
+            if wanted is not None and has is not None and wanted.desired != has.desired:
+                yield cmd.Resize(run=live.key, desired=wanted.desired)
+            if _but_for_width(found.spec) == _but_for_width(live.spec):
+                return
+        self.notes[live.key] = "the spec was edited after the run was submitted; what was submitted stands"
+
+    def answered(self, command: cmd.AnyCommand, answer: Refusal | None) -> None:
+        """What the engine said to a command: a width that cannot be is told at the run."""
+        if isinstance(command, cmd.Resize) and answer is not None:
+            self.notes[command.run] = answer.message
 
     def _request(self, name: Key, seen: OwnSeen) -> RunSpec | Refusal:
         found = read(seen, "Run")
@@ -224,6 +236,12 @@ class Observer:
         if pod is None:
             return KILLED if gone else None
         return pod.failure
+
+
+def _but_for_width(spec: RunSpec) -> RunSpec:
+    if spec.malleable is None:
+        return spec
+    return replace(spec, malleable=replace(spec.malleable, desired_total_gpus=None))
 
 
 def _used(name: Key) -> Refusal:

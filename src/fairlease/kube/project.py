@@ -13,28 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from fairlease.engine.view import View
 from fairlease.kube import reports
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
-from fairlease.kube.gangs import TERMINATING, Gangs
-from fairlease.kube.informer import Informer
+from fairlease.kube.gangs import Gangs
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
 from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RUNS, Resource
-from fairlease.kube.sight import Sight, made_key
+from fairlease.kube.scribe import Scribe
+from fairlease.kube.sight import OVER, Sight, made_key
 from fairlease.kube.tidings import Crier
 from fairlease.kube.writer import Lane, Part, Target, Writer
 from fairlease.model.objects import RunObject
 from fairlease.model.record import Key, key, split
+from fairlease.model.reservation import ReservationState
 from fairlease.model.writing import write
+from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-    from fairlease.engine.view import View
     from fairlease.kube.connection import Api
     from fairlease.kube.observe import Observer
     from fairlease.kube.seen import OwnSeen
@@ -52,6 +52,8 @@ PODS_PART, LEASES_PART, STATUS_PART, RESERVATIONS_PART, TIDINGS_PART = (
     "reservations",
     "tidings",
 )
+
+_TIDINGS = Part(Key("events"), TIDINGS_PART)
 
 Body = dict[str, Any]
 
@@ -76,7 +78,7 @@ class Projector:
         self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
         self._crier = Crier(settings.identity, decider.state.config)
         self._made = sight.made
-        self._told: dict[Target, View] = {}
+        self._scribe = Scribe(api, self.writer, sight)
         self.lost_leases: set[Key] = set()
         """Leases whose objects are open and whose end the entries at hand do not tell."""
 
@@ -91,9 +93,7 @@ class Projector:
         seen = self._sight.runs.objects
         uids = {run: seen[run].metadata.uid for run in touched.runs if run in seen}
         for tiding in self._crier.tell(entry, uids):
-            self._create(
-                Lane.EVENTS, Part(Key("events"), TIDINGS_PART), EVENTS, tiding.namespace, tiding.name, tiding.body
-            )
+            self._scribe.create(Lane.EVENTS, _TIDINGS, EVENTS, tiding.namespace, tiding.name, tiding.body)
 
     def mark_all(self) -> None:
         """Look at every run that lives or has an object, and at every Budget."""
@@ -109,10 +109,11 @@ class Projector:
         (marks.written_budgets if part.what == BUDGETS.plural else marks.written_runs).add(part.of)
         self._sight.wake.set()
 
-    @property
-    def settled(self) -> bool:
-        """Whether all that was told is written."""
-        return not (self.writer.waiting or self._chronicle.outcomes or any(self._chronicle.closed.values()))
+    def unwritten(self) -> dict[str, int]:
+        """How much of what was told is not written yet, by kind."""
+        ends = sum(map(len, self._chronicle.closed.values()))
+        counts = {"writes": self.writer.waiting, "ends": ends, "outcomes": len(self._chronicle.outcomes)}
+        return {kind: count for kind, count in counts.items() if count}
 
     def turn(self, now: int) -> None:
         """Write what is missing or different, of all that is marked."""
@@ -149,7 +150,7 @@ class Projector:
             self._finalizer(name, run, seen)
 
     def _forgotten(self, name: Key, run: RunState | None) -> None:
-        self._told.pop(Target(RUNS.plural, name), None)
+        self._scribe.forget(Target(RUNS.plural, name))
         if run is None:
             self._chronicle.forget(name)
             self.writer.forget(name)
@@ -157,7 +158,7 @@ class Projector:
     def _status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> None:
         wanted = self._wanted_status(name, run, seen, now)
         if wanted is not None:
-            self._report(RUNS, Part(name, STATUS_PART), seen, wanted)
+            self._scribe.report(RUNS, Part(name, STATUS_PART), seen, wanted)
 
     def _wanted_status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> View | None:
         generation = seen.metadata.generation
@@ -166,9 +167,10 @@ class Projector:
             return reports.refused_report(refusal, now, generation)
         if run is not None:
             problem = self.writer.problem(name)
-            if name in self._observer.edited:
+            note = self._observer.notes.get(name)
+            if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
-                problem = problem or "the spec was edited after the run was submitted; what was submitted stands"
+                problem = problem or note
             return reports.live_report(run, now, generation, problem, on_nodes=self.gangs.on_nodes(run))
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
@@ -220,7 +222,7 @@ class Projector:
         for lease in () if run is None else run.held:
             full = lease_key(lease)
             if full not in there and made.get(made_key(LEASES, full)) is None:
-                self._create(Lane.LEASES, part, LEASES, namespace, lease.name, _lease_object(lease))
+                self._scribe.create(Lane.LEASES, part, LEASES, namespace, lease.name, _lease_object(lease))
         for lease_name, closed in list(self._chronicle.closed.get(name, {}).items()):
             self._close(part, key(lease_name, namespace), name, closed)
 
@@ -240,8 +242,9 @@ class Projector:
         async def act() -> None:
             """Write the end; a lease that was never written, or was deleted, is written whole, while its namespace is there."""
             if not await patch() and closed.lease is not None and namespace in self._sight.namespaces.objects:
-                await self._created(LEASES, namespace, _lease_object(closed.lease))
+                await self._scribe.created(LEASES, namespace, _lease_object(closed.lease))
                 await patch()
+            self._made.add(made_key(LEASES, f"{full} closed"))
             self._closed(run, name)
 
         self.writer.write(Lane.LEASES, part, Target(LEASES.plural, f"{full} closed"), act)
@@ -261,10 +264,29 @@ class Projector:
             name = seen.metadata.name
             if run is None or (held is not None and name in held.leases) or name in self._chronicle.closed.get(run, {}):
                 continue
+            if self._made.get(made_key(LEASES, f"{full} closed")) is not None:
+                continue  # closed just now, and not seen yet
             if self._chronicle.swept(run, name):
                 self._sight.marks.written_runs.add(run)
             else:
                 self.lost_leases.add(Key(full))
+        for reservation in list(self._sight.reservations.objects.values()):
+            self._lost_reservation(reservation)
+
+    def _lost_reservation(self, seen: OwnSeen) -> None:
+        """A reservation that looks as if it were in force, of which the ledger knows nothing any more: it is over."""
+        run = run_of(seen.metadata.annotations, seen.metadata.namespace)
+        kept = None if run is None else self._chronicle.reservations.get(run)
+        known = () if kept is None else {split(key(each["name"]))[1] for each in kept.objects(0)}
+        if run is None or seen.metadata.name in known:
+            return
+        state = ReservationState.CANCELED if kept is None else ReservationState.SUPERSEDED
+        status = {
+            "state": state.value,
+            "reason": Reason.Canceled.value,
+            "message": "the ledger holds another by now, or none",
+        }
+        self._scribe.report(RESERVATIONS, Part(run, RESERVATIONS_PART), seen, status)
 
     # --- other objects ---------------------------------------------------------------------------------------------------
 
@@ -272,19 +294,19 @@ class Projector:
         seen = self._sight.budgets.objects.get(name)
         part = Part(name, BUDGETS.plural)
         if seen is None:
-            self._told.pop(Target(BUDGETS.plural, name), None)
+            self._scribe.forget(Target(BUDGETS.plural, name))
             return
         if self.writer.busy(part):
             return
         refusal, generation = self._observer.refused_budgets.get(name), seen.metadata.generation
         if refusal is not None:
-            self._report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation))
+            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation))
         elif name in self._decider.state.budgets:
-            self._report(BUDGETS, part, seen, reports.budget_report(self._decider, name, now, generation))
+            self._scribe.report(BUDGETS, part, seen, reports.budget_report(self._decider, name, now, generation))
 
     def _outcome(self, name: str, spec: Body) -> None:
         async def act() -> None:
-            await self._created(OUTCOMES, None, body)
+            await self._scribe.created(OUTCOMES, None, body)
             self._chronicle.outcomes.pop(name, None)
 
         body = {"apiVersion": OUTCOMES.api_version, "kind": OUTCOMES.kind, "metadata": {"name": name}, "spec": spec}
@@ -298,91 +320,35 @@ class Projector:
         for view in kept.objects(now):
             full = key(view["name"], namespace)
             there = self._sight.reservations.objects.get(full)
-            target = Target(RESERVATIONS.plural, full)
             if there is not None:
-                self._report(RESERVATIONS, part, there, view["status"])
-            elif target not in self._told and self._made.get(made_key(RESERVATIONS, full)) is None:
-                body = {
-                    "apiVersion": RESERVATIONS.api_version,
-                    "kind": RESERVATIONS.kind,
-                    "metadata": {"name": split(full)[1], "namespace": namespace, **marks_of(name)},
-                    "spec": view["spec"],
-                }
-                self._create(Lane.STATUS, part, RESERVATIONS, namespace, split(full)[1], body)
+                self._scribe.report(RESERVATIONS, part, there, view["status"])
+            elif self._made.get(made_key(RESERVATIONS, full)) is None:
+                self._reserve(part, full, name, view)
 
-    # --- writing ---------------------------------------------------------------------------------------------------------
-
-    def _report(self, what: Resource, part: Part, seen: OwnSeen, wanted: View) -> None:
-        """Replace a status that says something else, or that is not as we left it."""
-        target = Target(what.plural, seen.metadata.key)
-        told = self._told.get(target)
-        if told == seen.status:
-            self._made.seen(str(target))
-        if reports.alike(wanted, seen.status) and (told is None or told == seen.status):
-            self._told[target] = seen.status
+    def _reserve(self, part: Part, full: Key, run: Key, view: View) -> None:
+        """Make a reservation that is in force and not there; one that is over is written once, and then left to history."""
+        namespace, name = split(full)
+        target, status = Target(RESERVATIONS.plural, full), view["status"]
+        over = status["state"] in OVER
+        if over and self._scribe.has_told(target):
             return
-        if (
-            told is not None
-            and told != seen.status
-            and reports.alike(wanted, told)
-            and self._made.get(str(target)) is not None
-        ):
-            return  # written just now, and not seen yet
-        operations = [
-            {"op": "test", "path": "/metadata/uid", "value": seen.metadata.uid},
-            {"op": "add", "path": "/status", "value": wanted},
-        ]
+        body = {
+            "apiVersion": RESERVATIONS.api_version,
+            "kind": RESERVATIONS.kind,
+            "metadata": {"name": name, "namespace": namespace, **marks_of(run)},
+            "spec": view["spec"],
+        }
+        operations = [{"op": "add", "path": "/status", "value": status}]
 
         async def act() -> None:
-            try:
-                body = await self._api.patch(
-                    what, seen.metadata.name, operations, seen.metadata.namespace, sub="status"
-                )
-            except ApiError as error:
-                if not (error.not_found or error.code == _INVALID):
-                    raise
-                if error.code == _INVALID and "test" not in error.message:
-                    raise
-                return  # it went, or is another by now
-            self._told[target] = msgspec.json.decode(body, type=_Written).status
-            self._made.add(str(target))
+            await self._scribe.created(RESERVATIONS, namespace, body)
+            await self._api.patch(RESERVATIONS, name, operations, namespace, sub="status")
+            if over:
+                self._scribe.note(target, status)
+            elif full not in self._sight.reservations.objects:
+                self._made.add(made_key(RESERVATIONS, full))
 
         self.writer.write(Lane.STATUS, part, target, act)
-
-    def _create(self, lane: Lane, part: Part, what: Resource, namespace: str, name: str, body: Body) -> None:
-        full = key(name, namespace)
-
-        async def act() -> None:
-            await self._created(what, namespace, body)
-            followed = _FOLLOWED.get(what)
-            if followed is not None and full not in followed(self._sight).objects:
-                self._made.add(made_key(what, full))
-
-        self.writer.write(lane, part, Target(what.plural, full), act)
-
-    async def _created(self, what: Resource, namespace: str | None, body: Body) -> None:
-        """Make an object; one that is there already by that name is ours: names are never used twice.
-
-        In a namespace that is being deleted nothing can be made, and nobody will look for it.
-        """
-        try:
-            await self._api.create(what, body, namespace)
-        except ApiError as error:
-            if not (error.already_exists or TERMINATING in error.causes):
-                raise
-
-
-_INVALID = 422
-
-
-_FOLLOWED: dict[Resource, Callable[[Sight], Informer[Any]]] = {
-    LEASES: lambda sight: sight.leases,
-    RESERVATIONS: lambda sight: sight.reservations,
-}
-
-
-class _Written(msgspec.Struct):
-    status: dict[str, Any] = {}
 
 
 def _lease_object(lease: Lease) -> Body:

@@ -18,7 +18,6 @@ from fairlease.model.reading import Reader
 from fairlease.model.record import Record
 
 PORT_MAX = 65_535
-METRICS_PORT = 9464
 
 
 class Cluster(Record, frozen=True, kw_only=True):
@@ -39,7 +38,7 @@ class Settings(Record, frozen=True, kw_only=True):
     namespace: str = NAMESPACE
     identity: str = ""
     archive: Path | None = None
-    metrics_port: int = METRICS_PORT
+    metrics_port: int = 0
     hold: bool = False
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.resource import Meta
 
-_OVER = ("Released", "Canceled", "Failed", "Superseded")
-_IN_FORCE = ",".join(f"status.state!={each}" for each in _OVER)
+OVER = ("Released", "Canceled", "Failed", "Superseded")
+"""States of a reservation that nothing follows."""
+_IN_FORCE = ",".join(f"status.state!={each}" for each in OVER)
 
 
 class Marks:

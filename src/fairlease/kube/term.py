@@ -160,7 +160,7 @@ class Term:
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
             kept = max(1, COMMANDS_MAX - len(commands))
-            marks.runs |= {each.run for each in asked[kept:] if isinstance(each, cmd.Submit | cmd.Cancel)}
+            marks.runs |= {each.run for each in asked[kept:] if isinstance(each, cmd.Submit | cmd.Cancel | cmd.Resize)}
             asked = asked[:kept]
         return [*commands, *asked]
 
@@ -190,6 +190,8 @@ class Term:
             self.decider.undo(proposal)
             raise
         tick = self.decider.keep(proposal, entry)
+        for command, answer in zip(commands, proposal.decision.answers, strict=True):
+            self._observer.answered(command, answer)
         timer = self.decider.next_timer()
         if entry is None and timer is not None and timer <= self.now():
             self._not_before = time.monotonic() + AGAIN_S  # a timer that changes nothing must not spin
@@ -250,7 +252,7 @@ class Term:
         behind = self.decider.head.seq - self._saved
         if self._aside or behind < SNAPSHOT_EVERY or time.monotonic() < self._snapshot_at:
             return
-        if self.projector.settled or behind > 2 * SNAPSHOT_EVERY:
+        if not self.projector.unwritten() or behind > 2 * SNAPSHOT_EVERY:
             self._snapshot_at = time.monotonic() + SNAPSHOT_AGAIN_S
             due = self.decider.due_snapshot()
             if due is not None:
@@ -258,7 +260,10 @@ class Term:
 
     async def _last_snapshot(self) -> None:
         """Who stops in order spares the next one the reading, if that is quickly done."""
-        due = self.decider.due_snapshot(force=True) if self.projector.settled else None
+        unwritten = self.projector.unwritten()
+        if unwritten:
+            self._log.info("stops before everything is written; the next one goes on", **unwritten)
+        due = None if unwritten else self.decider.due_snapshot(force=True)
         if due is not None:
             with suppress(TimeoutError, ApiError, Unreachable):
                 async with asyncio.timeout(LAST_S):

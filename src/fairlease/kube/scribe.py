@@ -1,0 +1,110 @@
+"""How an object is made, and how its status is kept as it should be: once if possible, and again if need be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from fairlease.engine.view import View
+from fairlease.kube import reports
+from fairlease.kube.connection import ApiError
+from fairlease.kube.gangs import TERMINATING
+from fairlease.kube.resource import LEASES, Resource
+from fairlease.kube.sight import Sight, made_key
+from fairlease.kube.writer import Lane, Part, Target
+from fairlease.model.record import key
+
+if TYPE_CHECKING:
+    from fairlease.kube.connection import Api
+    from fairlease.kube.seen import OwnSeen
+    from fairlease.kube.writer import Writer
+
+Body = dict[str, Any]
+
+
+class _Written(msgspec.Struct):
+    status: View = {}
+
+
+class Told(NamedTuple):
+    """The last status that we wrote of an object, and what the server made of it."""
+
+    said: View
+    answer: View
+
+
+class Scribe:
+    """Writes through a `Writer`, and remembers what it wrote last."""
+
+    def __init__(self, api: Api, writer: Writer, sight: Sight) -> None:
+        self._api, self._writer, self._sight, self._made = api, writer, sight, sight.made
+        self._told: dict[Target, Told] = {}
+
+    def forget(self, target: Target) -> None:
+        """The object is gone."""
+        self._told.pop(target, None)
+
+    def has_told(self, target: Target) -> bool:
+        """Whether its status was written, or found to be right."""
+        return target in self._told
+
+    def note(self, target: Target, status: View) -> None:
+        """Its status was written by other means."""
+        self._told[target] = Told(status, status)
+
+    def report(self, what: Resource, part: Part, seen: OwnSeen, wanted: View) -> None:
+        """Replace a status that says something else, or that is not as we left it.
+
+        What the server made of our last word (it drops what it does not know) is compared with what it has, and our last word with
+        what we have to say now: so nothing is said twice.
+        """
+        target = Target(what.plural, seen.metadata.key)
+        told = self._told.get(target)
+        if told is None and reports.alike(wanted, seen.status):
+            told = self._told[target] = Told(wanted, seen.status)
+        if told is not None and told.answer == seen.status:
+            self._made.seen(str(target))
+        left = told is not None and (told.answer == seen.status or self._made.get(str(target)) is not None)
+        if left and told is not None and reports.alike(wanted, told.said):
+            return  # it is as we left it, or we left it just now, and have not seen it yet
+        operations = [
+            {"op": "test", "path": "/metadata/uid", "value": seen.metadata.uid},
+            {"op": "add", "path": "/status", "value": wanted},
+        ]
+
+        async def act() -> None:
+            try:
+                body = await self._api.patch(
+                    what, seen.metadata.name, operations, seen.metadata.namespace, sub="status"
+                )
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return
+            self._told[target] = Told(wanted, msgspec.json.decode(body, type=_Written).status)
+            self._made.add(str(target))
+
+        self._writer.write(Lane.STATUS, part, target, act)
+
+    def create(self, lane: Lane, part: Part, what: Resource, namespace: str, name: str, body: Body) -> None:
+        """Have an object made."""
+        full = key(name, namespace)
+
+        async def act() -> None:
+            await self.created(what, namespace, body)
+            if what is LEASES and full not in self._sight.leases.objects:
+                self._made.add(made_key(what, full))
+
+        self._writer.write(lane, part, Target(what.plural, full), act)
+
+    async def created(self, what: Resource, namespace: str | None, body: Body) -> None:
+        """Make an object; one that is there already by that name is ours: names are never used twice.
+
+        In a namespace that is being deleted nothing can be made, and nobody will look for it.
+        """
+        try:
+            await self._api.create(what, body, namespace)
+        except ApiError as error:
+            if not (error.already_exists or TERMINATING in error.causes):
+                raise

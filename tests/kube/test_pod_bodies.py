@@ -1,0 +1,125 @@
+"""What a pod is made of: the template, its GPUs, its rank, and nothing that the template may not decide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.builders import EPOCH
+
+from fairlease.kube.pods import pods_of, service_of
+from fairlease.kube.settings import Settings
+from fairlease.ledger.live import RunState
+from fairlease.model.amount import MINUTE
+from fairlease.model.lease import Fund, Lease, Payer, Role
+from fairlease.model.record import key
+from fairlease.model.run import Resources, RunSpec, Runtime
+from fairlease.reason import Reason
+
+RUN = key("train", "team")
+PAYER = Payer(budget=key("money", "team"), envelope="main", owner="org:team", fund=Fund.OWNED)
+
+
+def a_run(template: dict[str, Any], *, gpus: int = 4, pod: int = 2, spare: bool = False, **runtime: Any) -> RunState:  # noqa: ANN401 - any limit
+    spec = RunSpec(
+        owner="org:team",
+        resources=Resources(gpu_type="H100", total_gpus=gpus),
+        gpus_per_pod=pod,
+        template=template,
+        runtime=Runtime(**runtime),
+    )
+    run = RunState(RUN, spec, EPOCH, 0)
+    ranks = [*range(gpus // pod), *([-1] if spare else [])]
+    for number, rank in enumerate(ranks):
+        lease = Lease(
+            name=f"train-1-{number}",
+            run=RUN,
+            owner="org:team",
+            attempt=1,
+            group=0,
+            rank=rank,
+            node=f"node-{number // 2}",
+            slots=tuple(range(pod)),
+            role=Role.SPARE if rank < 0 else Role.ACTIVE,
+            start=EPOCH,
+            payer=PAYER,
+            reason=Reason.Start,
+            serial=number,
+        )
+        run.leases[lease.name] = lease
+    return run
+
+
+def bodies(run: RunState) -> dict[str, dict[str, Any]]:
+    return pods_of(run, run.held, "uid-1", Settings())
+
+
+def env(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in pod["spec"]["containers"][container]["env"] if "value" in each}
+
+
+def a_template(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - any part of a pod
+    return {"spec": {"containers": [{"name": "a", "image": "i"}, *containers], **spec}}
+
+
+def test_ranks_know_themselves_and_where_the_first_one_listens() -> None:
+    made = bodies(a_run(a_template(), gpus=8))
+    told = [env(pod) for pod in made.values()]
+    assert [each["RANK"] for each in told] == ["0", "1", "2", "3"]
+    assert [each["NODE_RANK"] for each in told] == ["0", "0", "1", "1"]
+    assert [each["LOCAL_RANK"] for each in told] == ["0", "1", "0", "1"]
+    assert {each["MASTER_ADDR"] for each in told} == {"a1-r0.run-train.team.svc"}
+    assert {(each["WORLD_SIZE"], each["NNODES"], each["LOCAL_WORLD_SIZE"]) for each in told} == {("4", "2", "2")}
+
+
+def test_the_first_container_gets_the_gpus_where_the_template_leaves_them_open() -> None:
+    made = bodies(a_run(a_template({"name": "b", "image": "i"})))["train-1-0"]["spec"]["containers"]
+    assert made[0]["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    assert "resources" not in made[1]
+
+
+def test_gpus_that_the_template_deals_out_itself_stay_where_they_are() -> None:
+    beside = {"name": "b", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 2}}}
+    made = bodies(a_run(a_template(beside)))["train-1-0"]["spec"]["containers"]
+    assert "resources" not in made[0]
+    assert made[1]["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+
+
+def test_a_template_cannot_speak_for_another_rank_nor_choose_its_own_end() -> None:
+    loud = {"name": "b", "image": "i", "env": [{"name": "RANK", "value": "7"}, {"name": "MINE", "value": "1"}]}
+    pod = bodies(a_run(a_template(loud, restartPolicy="Always", nodeName="elsewhere", schedulerName="other")))[
+        "train-1-1"
+    ]
+    assert env(pod, 1)["RANK"] == "1"
+    assert env(pod, 1)["MINE"] == "1"
+    assert [each["name"] for each in pod["spec"]["containers"][1]["env"]].count("RANK") == 1
+    assert (pod["spec"]["restartPolicy"], pod["spec"]["schedulerName"]) == ("Never", "fairlease")
+    assert "nodeName" not in pod["spec"]
+
+
+def test_work_that_saves_itself_has_the_time_for_it() -> None:
+    assert bodies(a_run(a_template()))["train-1-0"]["spec"].get("terminationGracePeriodSeconds") is None
+    patient = bodies(a_run(a_template(), checkpoint=10 * MINUTE))["train-1-0"]["spec"]
+    assert patient["terminationGracePeriodSeconds"] == 600
+    own = bodies(a_run(a_template(terminationGracePeriodSeconds=5), checkpoint=10 * MINUTE))["train-1-0"]["spec"]
+    assert own["terminationGracePeriodSeconds"] == 5
+
+
+def test_a_run_of_one_pod_needs_no_service_and_meets_itself() -> None:
+    pod = bodies(a_run(a_template(), gpus=2))["train-1-0"]
+    assert env(pod)["MASTER_ADDR"] == "127.0.0.1"
+    assert "subdomain" not in pod["spec"]
+
+
+def test_a_spare_holds_its_gpus_and_does_none_of_the_work() -> None:
+    pod = bodies(a_run(a_template(), spare=True))["train-1-2"]
+    assert [each["name"] for each in pod["spec"]["containers"]] == ["spare"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert pod["metadata"]["labels"]["rq.davidlangworthy.io/role"] == "Spare"
+
+
+def test_a_template_is_the_same_after_all_pods_were_made_of_it() -> None:
+    template = a_template({"name": "b", "image": "i", "env": [{"name": "RANK", "value": "7"}]}, tolerations=[])
+    before = repr(template)
+    bodies(a_run(template, spare=True))
+    service_of(RUN, "uid-1")
+    assert repr(template) == before
