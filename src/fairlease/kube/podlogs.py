@@ -129,9 +129,10 @@ class PodLogs:
             return b""  # the node went away; what it had sent is printed
 
     def _lines(self, prefix: bytes, text: bytes) -> None:
+        """Print; a line that was never finished ends here where another rank's may follow."""
         if text:
             self.printed += len(text)
-            self._put(b"".join(prefix + line for line in text.splitlines(keepends=True)) if prefix else text)
+            self._put(b"".join(prefix + line + b"\n" for line in text.splitlines()) if prefix else text)
 
     def _prefix(self, pod: Pod, pods: list[Pod]) -> bytes:
         return f"[{pod.rank}] ".encode() if len({each.rank for each in pods}) > 1 else b""
