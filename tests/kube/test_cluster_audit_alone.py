@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person
-from tests.kube.stage import EXIT, RUN_FOR, Controller, Team, eventually
+from tests.kube.stage import CONTROLLER_GROUPS, EXIT, RUN_FOR, Controller, Team, eventually
 from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path
-from tests.kube.wires import connected
 from tools.controlplane import Plane
 
 from fairlease.kube.archive import Archive
+from fairlease.kube.connection import Api
 from fairlease.kube.journal import Journal, Tidied
+from fairlease.kube.kubeconfig import find_access
+from fairlease.kube.policy import CONTROLLER
+from fairlease.scheduler import Decider
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 ENTRIES = "/apis/rq.davidlangworthy.io/v1/ledgerentries"
@@ -104,7 +107,7 @@ def test_every_object_that_says_something_else_is_named_with_the_field(
     assert team.api.delete(path("Lease", where, "forged")).ok
     mind.start()
     eventually(lambda: team.status("goes-on").get("attempt") == 1)
-    eventually(lambda: audit(cluster)[0] == 0)
+    eventually(lambda: not messages(audit(cluster)[1]))
 
 
 def test_an_entry_that_was_rewritten_breaks_the_chain(cluster: Plane, team: Team) -> None:
@@ -121,18 +124,29 @@ def test_an_entry_that_was_rewritten_breaks_the_chain(cluster: Plane, team: Team
     assert (code, report["checks"]["chain"]) == (1, False)
 
 
+def snapshot(cluster: Plane, archive: Path) -> Tidied:
+    """What a controller does every 8,000 entries: keep a snapshot, and archive what lies before the older of two."""
+
+    async def work() -> Tidied:
+        kubeconfig = cluster.kubeconfig(CONTROLLER, CONTROLLER_GROUPS)
+        async with Api(find_access(str(kubeconfig))) as api:
+            journal = await Journal.open(api, archive=Archive(archive))
+            due = Decider(journal).due_snapshot(force=True)
+            if due is not None:
+                await journal.save_snapshot(due)
+            return await journal.tidy()
+
+    return asyncio.run(work())
+
+
 def test_entries_that_were_archived_are_asked_for_and_found(cluster: Plane, mind: Controller, team: Team) -> None:
+    folder = cluster.folder / "archive"
+    snapshot(cluster, folder)
     mind.start()
     team.submit("second", 1)
     team.reaches("second", "Running")
     mind.stop()
-    folder = cluster.folder / "archive"
-
-    async def tidy() -> Tidied:
-        async with connected(cluster) as api:
-            return await (await Journal.open(api, archive=Archive(folder))).tidy()
-
-    assert asyncio.run(tidy()).removed > 0
+    assert snapshot(cluster, folder).archived > 0
     code, _, said = audit(cluster)
     assert code == 2
     assert "--archive" in said
@@ -141,6 +155,6 @@ def test_entries_that_were_archived_are_asked_for_and_found(cluster: Plane, mind
     admin = Person(cluster, "admin", team.namespace)
     place = ("-n", team.namespace)
     assert admin.asks("plan", "-f", admin.file(team, "third"), *place)["plans"][0]["starts"] is True
-    assert [each["reason"] for each in admin.asks("explain", "goes-on", *place)["story"]] == ["Submitted"]
+    assert admin.asks("explain", "goes-on", *place)["status"]["phase"] == "Running"
     told = admin.asks("explain", "over", "--archive", str(folder), *place)["story"]
     assert [each["reason"] for each in told][:2] == ["Submitted", "Start"]
