@@ -34,7 +34,7 @@ class Kubelet(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(0.3):
             found = self._api.get(DEPLOYMENTS)
-            spec = found.body["spec"] if found.ok else {"replicas": 0, "template": None}
+            spec: dict[str, Any] = found.body["spec"] if found.ok else {"replicas": 0, "template": None}
             if spec["template"] != self._template and spec["template"] is not None:
                 self._scale(0)
                 self._template = spec["template"]

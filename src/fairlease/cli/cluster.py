@@ -6,7 +6,6 @@ LedgerEntries (`kube.answers`). One event loop lives as long as the command: `wa
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 from collections.abc import Coroutine
@@ -21,6 +20,8 @@ from fairlease.cli.failure import BAD_INPUT, BROKEN, NO, NO_DAEMON, NOT_ALLOWED,
 from fairlease.cli.session import Answer, Session
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fairlease.kube.answers import Answers
     from fairlease.kube.connection import Api, ApiError
     from fairlease.kube.kubeconfig import Access
@@ -39,11 +40,18 @@ class Link:
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._told = kubeconfig, context
-        self._runner = asyncio.Runner()
+        self._made: asyncio.Runner | None = None
         self._access: Access | None = None
         self._api: Api | None = None
         self._answers: Answers | None = None
         atexit.register(self.close)
+
+    @property
+    def _runner(self) -> asyncio.Runner:
+        import asyncio
+
+        self._made = self._made or asyncio.Runner()
+        return self._made
 
     @property
     def access(self) -> Access:
@@ -123,7 +131,8 @@ class Link:
                 self._runner.run(self._answers.close())
             if self._api is not None:
                 self._runner.run(self._api.close())
-            self._runner.close()
+            if self._made is not None:
+                self._made.close()
 
 
 @dataclass(frozen=True, slots=True)
