@@ -15,7 +15,7 @@ import msgspec
 from fairlease.engine import view
 from fairlease.kube.answers import Answer, below, placed, status_of
 from fairlease.kube.connection import Api, ApiError
-from fairlease.kube.history import read_past
+from fairlease.kube.history import read_past, read_recent
 from fairlease.kube.observe import read
 from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
 from fairlease.kube.resource import BUDGETS, EVENTS, RUNS, Meta, OwnSeen
@@ -43,6 +43,7 @@ class Derived:
 
     def __init__(self, api: Api, namespace: str | None, archive: Archive | None, find: Find) -> None:
         self._api, self._namespace, self._archive, self._find = api, namespace, archive, find
+        self._now_known: Scheduler | None = None
         self._known: tuple[Scheduler, Past] | None = None
         self.verbs: dict[str, Callable[..., Awaitable[Answer]]] = {
             "plan": self.plan,
@@ -54,10 +55,16 @@ class Derived:
             "export": self.export,
         }
 
+    async def _present(self) -> Scheduler:
+        """The state that the entries fold to, for questions about now; read once."""
+        if self._now_known is None:
+            self._now_known = Scheduler(await read_recent(self._api))
+        return self._now_known
+
     async def _ledger(self) -> tuple[Scheduler, Past]:
-        """The state that the entries fold to, and what they tell of the past; read once."""
+        """The same with all that the entries tell of the past; read once."""
         if self._known is None:
-            scheduler = Scheduler(await read_past(self._api, self._archive))
+            scheduler = self._now_known = Scheduler(await read_past(self._api, self._archive))
             self._known = scheduler, Past(scheduler)
         return self._known
 
@@ -72,7 +79,7 @@ class Derived:
         except ApiError as error:
             if not (lacks_rights(error) or error.already_exists):
                 raise
-        scheduler, _ = await self._ledger()
+        scheduler = await self._present()
         return Inquiry(scheduler).plan(_run_of(body), "", _now(scheduler))
 
     async def explain(self, run: str) -> Answer:
@@ -132,13 +139,13 @@ class Derived:
 
     async def nodes(self) -> Answer:
         """Every node, and what is free in each domain."""
-        scheduler, _ = await self._ledger()
+        scheduler = await self._present()
         return {"nodes": view.node_views(scheduler.state), "domains": view.domain_views(scheduler.state)}
 
     async def budgets(self) -> Answer:
         """Budgets with what they have spent, promised and left: by the ledger up to now, or else as their statuses last told."""
         try:
-            scheduler, _ = await self._ledger()
+            scheduler = await self._present()
         except ApiError as error:
             if not lacks_rights(error):
                 raise
