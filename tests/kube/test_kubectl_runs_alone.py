@@ -210,6 +210,7 @@ def test_of_several_runs_of_which_one_is_refused_none_is_submitted(admin: Person
     said = admin.sees("submit", "-f", good, "-f", bad, code=2)
     assert "1 of 2 runs were refused; nothing was submitted" in said
     assert "bad: " in said
+    assert "more than once" in admin.sees("submit", "-f", good, "-f", good, code=2)
     assert not team.listed(path("Run", team.namespace))
 
 
@@ -280,6 +281,7 @@ def test_a_tenant_of_one_namespace_sees_all_of_it_and_nothing_else(cluster: Plan
     told = tom.asks("explain", "too-wide")
     assert told["verdict"] == "NeverFits"
     assert told["remedy"]
+    assert "NeverFits" in {line["reason"] for line in told["story"]}
     for words in (("plan", "-f", tom.file(team, "quote")), ("who-pays", "mine"), ("nodes",), ("audit",)):
         said = tom.sees(*words, code=4)
         assert "ledgerentries" in said

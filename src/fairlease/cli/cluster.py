@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NOT_INSTALLED = "the server could not find the requested resource"
 _READ = "ask an administrator of the cluster for a ClusterRoleBinding to fairlease-viewer"
 _ONE = f"leave -A out, or {_READ}"
 _IN_NAMESPACE = "ask an administrator of the cluster for the role view, or fairlease-viewer, in this namespace"
@@ -211,7 +210,7 @@ def cluster_session(given: dict[str, Any]) -> ClusterSession:
 
 def _refused(error: ApiError) -> Failure:
     """The server's no as users see it."""
-    from fairlease.kube.refused import policy_said
+    from fairlease.kube.refused import not_installed, policy_said
 
     notes = _notes(error)
     if said := policy_said(error):
@@ -220,7 +219,7 @@ def _refused(error: ApiError) -> Failure:
         return Failure("the API server does not know you", code=NOT_ALLOWED, remedy="renew your credentials")
     if error.code == HTTPStatus.FORBIDDEN:
         return Failure(error.message, code=NOT_ALLOWED, reason="Forbidden", remedy=_role_for(error), problems=notes)
-    if error.not_found and NOT_INSTALLED in error.message:
+    if not_installed(error):
         remedy = "ask an administrator of the cluster: kubectl apply --server-side -k deploy/kustomize"
         return Failure("Fairlease is not installed in this cluster", code=BAD_INPUT, remedy=remedy)
     if error.code == HTTPStatus.UNPROCESSABLE_ENTITY:

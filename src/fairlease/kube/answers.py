@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.following import Following
-from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
+from fairlease.kube.http import Unreachable
+from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run, not_installed, policy_said
 from fairlease.kube.resource import LEASES, RUNS, OwnSeen
 from fairlease.model.amount import parse_instant
 from fairlease.model.record import Key, key, short, split
@@ -22,7 +24,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
     from fairlease.kube.archive import Archive
     from fairlease.kube.derived import Derived
@@ -102,7 +104,7 @@ class Answers:
         try:
             return await self._api.get(RUNS, run, namespace, into=OwnSeen)
         except ApiError as error:
-            if not error.not_found or not error.reason == "NotFound" or "requested resource" in error.message:
+            if not error.not_found or not_installed(error):
                 raise
             return None
 
@@ -143,18 +145,18 @@ class Answers:
     async def submit(self, objects: list[Any]) -> Answer:
         """Make Runs. All are shown to the server first, which takes all or refuses them by name."""
         bodies = [placed(each, self._namespace) for each in objects]
+        names = [key(each["metadata"]["name"], each["metadata"]["namespace"]) for each in bodies]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise Refused(Reason.AlreadyExists, f"{', '.join(twice)}: more than once in what was given")
         refusals = await asyncio.gather(*(self._refusal(each) for each in bodies))
         if any(refusals):
-            raise next(each for each in refusals if each) if len(bodies) == 1 else _together(bodies, refusals)
+            raise _refusal_of(bodies, refusals)
         made: list[Key] = []
-        for each in bodies:
-            metadata = each["metadata"]
-            try:
-                await self._api.create(RUNS, each, metadata["namespace"])
-            except Exception as error:
-                error.add_note(f"submitted before that: {', '.join(map(short, made)) or 'nothing'}")
-                raise
-            made.append(key(metadata["name"], metadata["namespace"]))
+        for name, each in zip(names, bodies, strict=True):
+            with _noted("submitted", made):
+                await self._api.create(RUNS, each, split(name)[0])
+            made.append(name)
         return {"runs": await self._first_look(made)}
 
     async def _refusal(self, body: Answer) -> ApiError | None:
@@ -172,8 +174,8 @@ class Answers:
             await asyncio.sleep(0.1)
             try:
                 found = await asyncio.gather(*(self.find(name) for name in waiting))
-            except ApiError:
-                break  # who may write but not read learns no more
+            except (ApiError, Unreachable):
+                break  # who may write but not read learns no more; and what is submitted is submitted
             looked = {name: seen for name, seen in zip(waiting, found, strict=True) if seen is not None and seen.status}
             statuses |= {name: status_of(seen) for name, seen in looked.items()}
             waiting = [name for name in waiting if name not in looked]
@@ -186,9 +188,10 @@ class Answers:
         chosen = [name for name, phase in zip(names, found, strict=True) if phase not in OVER]
         if not chosen:
             raise Refused(Reason.Terminal, f"{', '.join(map(short, names))}: ended already")
-        for name in chosen:
+        for number, name in enumerate(chosen):
             namespace, run = split(name)
-            await self._api.delete(RUNS, run, namespace)
+            with _noted("canceled", chosen[:number]):
+                await self._api.delete(RUNS, run, namespace)
         return {"canceled": [short(name) for name in chosen]}
 
     async def _phase(self, name: Key) -> str:
@@ -277,12 +280,26 @@ def below(owner: str, other: str) -> bool:
     return other == owner or other.startswith(f"{owner}:")
 
 
-def _together(bodies: list[Answer], refusals: list[ApiError | None]) -> Refused:
-    problems = [
-        f"{body['metadata']['name']}: {error.message}"
-        for body, error in zip(bodies, refusals, strict=True)
-        if error is not None
+@contextmanager
+def _noted(what: str, done: Sequence[Key]) -> Iterator[None]:
+    """Where one of several things fails, say what was done before."""
+    try:
+        yield
+    except (ApiError, Unreachable) as error:
+        if done:
+            error.add_note(f"{what} before that: {', '.join(map(short, done))}")
+        raise
+
+
+def _refusal_of(bodies: list[Answer], refusals: Sequence[ApiError | None]) -> Exception:
+    """Why nothing was submitted: a right that is missing, or each mistake with its run."""
+    found = [
+        (body["metadata"]["name"], error) for body, error in zip(bodies, refusals, strict=True) if error is not None
     ]
+    unfit = next((error for _, error in found if lacks_rights(error)), found[0][1])
+    if lacks_rights(unfit) or len(bodies) == 1:
+        return unfit
+    problems = [f"{name}: {policy_said(error) or error.message}" for name, error in found]
     return Refused(
         Reason.InvalidRequest,
         f"{len(problems)} of {len(bodies)} runs were refused; nothing was submitted",

@@ -18,7 +18,7 @@ from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.history import read_past, read_recent
 from fairlease.kube.observe import read
 from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
-from fairlease.kube.resource import BUDGETS, EVENTS, RUNS, Meta, OwnSeen
+from fairlease.kube.resource import BUDGETS, RUNS, Meta, OwnSeen, Resource
 from fairlease.ledger.export import export
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import parse_instant
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from fairlease.kube.archive import Archive
 
     Find = Callable[[Key], Awaitable[OwnSeen | None]]
+
+
+EVENTS = Resource("", "v1", "events", "Event")
+"""The same as those of `events.k8s.io`, under the name that the role `view` lets one read."""
 
 
 class Derived:
@@ -118,12 +122,14 @@ class Derived:
         namespace, run = split(name)
         try:
             found = await self._api.list(
-                EVENTS, namespace, into=_Event, fields=f"regarding.name={run},regarding.kind=Run"
+                EVENTS, namespace, into=_Event, fields=f"involvedObject.name={run},involvedObject.kind=Run"
             )
-        except ApiError:
+        except ApiError as error:
+            if not lacks_rights(error):
+                raise
             return []
         told = sorted(found.items, key=lambda each: (each.at, each.metadata.name))
-        return [{"at": each.at, "type": each.type, "reason": each.reason, "message": each.note} for each in told]
+        return [{"at": each.at, "type": each.type, "reason": each.reason, "message": each.message} for each in told]
 
     async def who_pays(self, run: str | None = None, owner: str | None = None) -> Answer:
         """Who pays, and has paid, for a run or for all of an owner that hold GPUs."""
@@ -172,14 +178,14 @@ class _Event(msgspec.Struct, frozen=True, rename="camel"):
     metadata: Meta
     type: str = ""
     reason: str = ""
-    note: str = ""
+    message: str = ""
     event_time: str | None = None
-    deprecated_last_timestamp: str | None = None
+    last_timestamp: str | None = None
 
     @property
     def at(self) -> str:
         """When it happened, as far as it says."""
-        return self.event_time or self.deprecated_last_timestamp or self.metadata.creation_timestamp
+        return self.event_time or self.last_timestamp or self.metadata.creation_timestamp
 
 
 def cause_of(status: Answer) -> str:

@@ -54,6 +54,11 @@ def policy_said(error: ApiError) -> str:
     return found[2] if found else ""
 
 
+def not_installed(error: ApiError) -> bool:
+    """Whether the cluster has no such kinds at all."""
+    return error.not_found and "the server could not find the requested resource" in error.message
+
+
 def lacks_rights(error: ApiError) -> bool:
     """Whether the caller may not do that at all; a policy's no is about what was asked, not about who asked."""
     return error.code == HTTPStatus.FORBIDDEN and not policy_said(error)
