@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, cluster, link, loop, packing, resolver, restart, swap, trace
+from bench import admission, burst, cluster, forecast, link, loop, packing, resolver, restart, swap, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
@@ -21,6 +21,7 @@ MODULES = {
     "burst": burst,
     "restart": restart,
     "resolver": resolver,
+    "forecast": forecast,
     "swap": swap,
     "trace": trace,
     "link": link,

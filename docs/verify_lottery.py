@@ -3,9 +3,9 @@
 
     python3 docs/verify_lottery.py outcomes.json
 
-The file holds one ResolverOutcome, a list of them in order, an object with a list under "resolverOutcomes" (what `fairlease
-simulate -o json` prints) or under "items" (what `kubectl get resolveroutcomes -o json` prints). Each draw is repeated, and where
-several outcomes follow each other the chain between them is checked. docs/design/oversubscription.md says what is computed.
+The file holds one ResolverOutcome, a list of them in order, an object with a list under "outcomes" (what `fairlease outcomes -o
+json` prints), under "resolverOutcomes" (what `fairlease simulate -o json` prints) or under "items" (what `kubectl get
+resolveroutcomes -o json` prints). Each draw is repeated, and where several outcomes follow each other the chain between them is checked. docs/design/oversubscription.md says what is computed.
 
 Exit code: 0 all is as recorded, 1 something is not, 2 the file cannot be read.
 """
@@ -105,7 +105,8 @@ def check(spec):
 def outcomes_of(document):
     """The outcomes in a document, as (name, spec)."""
     if isinstance(document, dict):
-        document = document.get("resolverOutcomes", document.get("items", [document]))
+        names = ("outcomes", "resolverOutcomes", "items")
+        document = next((document[name] for name in names if name in document), [document])
     found = []
     for each in document:
         name = each.get("name") or each.get("metadata", {}).get("name", "outcome")

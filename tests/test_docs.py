@@ -15,8 +15,11 @@ ROOT = Path(__file__).parent.parent
 GUIDES = [
     "docs/user-guide/quickstart.md",
     "docs/user-guide/simulator.md",
+    "docs/user-guide/reservations.md",
+    "docs/user-guide/forecasts.md",
     "docs/user-guide/traces.md",
     "docs/operator-guide/one-machine.md",
+    "docs/operator-guide/notifications.md",
 ]
 CLUSTER_GUIDES = ["docs/user-guide/quickstart-kubernetes.md", "docs/operator-guide/kubernetes.md"]
 """Those that need an API server: tests/kube/test_cluster_docs_alone.py runs them."""
@@ -38,6 +41,7 @@ def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) 
     if "FAIRLEASE_TRACES" in script and not traces().is_dir():
         pytest.skip(f"no public traces here: {traces()} is missing; FAIRLEASE_TRACES names their folder")
     home = tmp_path / "home"
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -107,11 +107,13 @@ class Reason(enum.Enum):
     HardFacts = "HardFacts", 800, False, "nothing to change"
     Notice = "Notice", 801, False, "nothing to change"
     Predicted = "Predicted", 802, True, "set runtime.maxDuration on the runs it waits for"
+    Window = "Window", 803, False, "nothing to change"
     NotServed = "NotServed", 810, True, "wait: it is tried again whenever something changes"
     TooYoung = "TooYoung", 811, True, "wait for enough work to be older than minRuntime"
     SliceLost = "SliceLost", 812, True, "wait: it means to use other GPUs now"
     SliceTaken = "SliceTaken", 813, True, "wait: a run that asked earlier started on its GPUs"
     MoneyBack = "MoneyBack", 814, True, "nothing to change"
+    Nearer = "Nearer", 815, True, "nothing to change"
     Due = "Due", 820, False, "nothing to change"
 
     # What one domain of GPUs answers to a group that looks for room.

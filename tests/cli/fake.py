@@ -21,6 +21,11 @@ def ago(hours: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW - hours * HOUR - 600))
 
 
+def ahead(hours: float) -> str:
+    """A time so far ahead that its countdown reads the same however slow the test is."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW + (hours + 0.9) * HOUR))
+
+
 class RefusalError(Exception):
     """An answer that is none."""
 
@@ -103,13 +108,94 @@ def run_row(name: str, status: dict[str, Any], owner: str = "org:team-a", namesp
 
 ELASTIC = {"min": 8, "max": 64, "desired": 64, "allocated": 32, "pending": 0}
 NO_ROOM = "8 GPUs are wanted and 0 are free"
+RESERVED: dict[str, Any] = {"pendingReservation": "eval-reservation-2", "earliestStart": ahead(30)}
+
+
+def reservation(name: str, state: str, reason: str, message: str, *, counting: bool = True) -> dict[str, Any]:
+    status = {"state": state, "reason": reason, "message": message}
+    return {
+        "name": name,
+        "spec": {
+            "runRef": {"namespace": "default", "name": "eval"},
+            "intendedSlice": {"domain": "A", "nodes": ["n0", "n1"]},
+            "payingEnvelopes": ["team-a/west"],
+            "earliestStart": ahead(30 if counting else 20),
+        },
+        "status": {**status, "countdownSeconds": 111_240} if counting else status,
+    }
+
+
+DATES = [
+    reservation("eval-reservation", "Superseded", "NotServed", "all work was too young", counting=False),
+    reservation("eval-reservation-2", "Pending", "HardFacts", "by then enough GPUs are free by deadlines and windows"),
+]
+CHANGES = [
+    {
+        "change": "FewerGPUs",
+        "field": "resources.totalGPUs",
+        "from": 8,
+        "to": 3,
+        "starts": True,
+        "startsAt": ago(0),
+        "gpus": 3,
+        "worstGPUHours": None,
+    },
+    {
+        "change": "Borrow",
+        "field": "funding.sponsors",
+        "from": ["org:a"],
+        "to": ["org:a", "org:b"],
+        "starts": False,
+        "startsAt": ahead(10),
+        "gpus": 8,
+        "worstGPUHours": 16,
+    },
+]
+OUTCOME: dict[str, Any] = {
+    "name": "outcome-1",
+    "spec": {
+        "claim": {"namespace": "default", "name": "claim"},
+        "reservation": "default/claim-reservation",
+        "at": "2026-01-05T00:16:00Z",
+        "scope": {"flavor": "H100-80GB"},
+        "deficitGPUs": 8,
+        "deficits": [{"group": 0, "gpus": 8}],
+        "conflictSet": ["default/one", "default/two"],
+        "lottery": {
+            "tokens": [
+                {"owner": "beta:y", "run": "default/one", "attempt": 1, "gpus": 8},
+                {"owner": "gamma:z", "run": "default/two", "attempt": 1, "gpus": 8},
+            ],
+            "conflictDigest": "b0c96de6ab64537788e4534fde3845733e43b05a0c992de4420dd1148d06e6f5",
+            "seed": "de49c0c1b9b548777605ae2ababd53d3655cd5a9e2f876ce83410ac5fe0158d6",
+            "draws": [{"owner": "beta:y", "run": "default/one"}],
+        },
+        "actions": [{"run": "default/one", "leases": ["one-1-0"], "reason": "RandomPreempt", "gpus": 8}],
+        "previous": "0" * 64,
+    },
+}
+"""As the simulator wrote it: tests/scenarios/the-lottery-ends-one-rigid-run-where-one-suffices.yaml."""
+
+GAVE_WAY = {
+    "outcome": "outcome-1",
+    "at": "2026-01-05T00:16:00Z",
+    "claim": "claim",
+    "reservation": "default/claim-reservation",
+    "byHand": None,
+    "deficitGPUs": 8,
+    "cuts": [{"reason": "RandomPreempt", "gpus": 8}],
+    "conflictSet": ["one", "two"],
+    "verify": "fairlease lottery verify outcome-1",
+    "seed": OUTCOME["spec"]["lottery"]["seed"],
+    "draws": [{"run": "eval", "givenBack": False}, {"run": "two", "givenBack": True}],
+}
 
 
 def _runs() -> list[dict[str, Any]]:
     return [
         run_row("train", status_of("Running")),
         run_row("sweep", status_of("Running", width=ELASTIC)),
-        run_row("eval", status_of("Pending", "NoRoom", NO_ROOM)),
+        run_row("eval", status_of("Pending", "Reserved", NO_ROOM, **RESERVED)),
         run_row("broken", status_of("Failed", "Fail", "rank 0 ended with exit code 1")),
         run_row("done", status_of("Completed", "Completed"), owner="org:team-b"),
     ]
@@ -171,7 +257,7 @@ STORY = [
         "reason": "Submitted",
         "message": "org:team-a asks for 8 × H100-80GB",
     },
-    {"at": "2026-01-05T00:00:00Z", "type": "Warning", "reason": "NoRoom", "message": NO_ROOM},
+    {"at": "2026-01-05T00:00:00Z", "type": "Normal", "reason": "Reserved", "message": NO_ROOM},
 ]
 
 
@@ -188,6 +274,8 @@ def quote(args: dict[str, Any]) -> dict[str, Any]:
         "payers": [payer] if starts else [],
         "worstCase": {"gpus": 8, "hours": 2 if bounded else None, "gpuHours": 16 if bounded else None},
         "nodes": ["n0", "n1"] if starts else [],
+        "reservation": None if starts else DATES[-1],
+        "changes": [] if starts else CHANGES,
         "cover": COVER,
         "domains": DOMAINS,
     }
@@ -232,6 +320,16 @@ def _nodes() -> dict[str, Any]:
     }
 
 
+def _notices() -> list[dict[str, Any]]:
+    sent = [{"channel": "webhook", "state": "pending"}, {"channel": "signal", "run": "train", "state": "delivered"}]
+    coming = {"kind": "CutComing", "key": "CutComing/default/eval-reservation/notice", "text": "eval lacks 4 GPUs; …"}
+    low = {"kind": "HoursLow", "key": "HoursLow/default/team-a/west/80", "text": "Budget team-a: 80 % are used"}
+    return [
+        {**coming, "at": ago(2), "due": ago(1), "run": "default/eval", "claim": "default/eval", "deliveries": sent},
+        {**low, "at": ago(30), "budget": "default/team-a", "envelope": "west"},
+    ]
+
+
 def shown(args: dict[str, Any]) -> dict[str, Any]:
     name = args["run"].removeprefix("default/")
     for run in _runs():
@@ -261,26 +359,41 @@ def canned() -> dict[str, Any]:
             "gpus": 16,
             "freeGPUs": 4,
             "runs": {"Pending": 1, "Running": 2},
+            "notifications": {"pending": 2, "failed": 1, "error": "the webhook answered 503 Service Unavailable"},
+            "reservations": {"Pending": 1, "next": ahead(30)},
             "you": {"user": "ada", "admin": False, "owners": ["org:team-a"]},
         },
         "list": {"runs": _runs()},
         "show": shown,
         "leases": {"leases": [_lease(0, "n0", [0, 1, 2, 3], False), _lease(1, "n1", [0, 1, 2, 3], True)]},
         "nodes": _nodes(),
+        "notices": {"notices": _notices()},
         "explain": lambda args: {
             "name": args["run"],
-            "status": status_of("Pending", "NoRoom", NO_ROOM),
-            "verdict": "NoRoom",
+            "status": status_of("Pending", "Reserved", NO_ROOM, **RESERVED),
+            "verdict": "Reserved",
             "message": NO_ROOM,
+            "reservation": DATES[-1],
+            "reservations": DATES,
+            "preemptions": [GAVE_WAY],
+            "changes": CHANGES,
             "cover": COVER,
             "domains": DOMAINS,
             "story": STORY,
+        },
+        "reservations": lambda args: {"reservations": DATES if args["all"] else DATES[-1:]},
+        "outcomes": {"outcomes": [OUTCOME]},
+        "resolve": lambda args: {
+            "dryRun": args["dryRun"],
+            "outcome": OUTCOME,
+            "cuts": [{"run": "one", "gpus": 8, "leases": ["one-1-0"], "reason": "RandomPreempt", "then": "asks again"}],
+            "started": [{"run": "eval", "gpus": 8, "nodes": ["n0"]}],
         },
         "cover": {"cover": COVER},
         "plan": quote,
         "submit": lambda args: {
             "runs": [
-                {"name": each["metadata"]["name"], "status": status_of("Pending", "NoRoom", NO_ROOM)}
+                {"name": each["metadata"]["name"], "status": status_of("Pending", "Reserved", NO_ROOM, **RESERVED)}
                 for each in args["objects"]
             ]
         },

@@ -133,7 +133,7 @@ def test_standard_input_and_lists_are_read(fake: FakeDaemon, ask: Ask) -> None:
     listed = "apiVersion: v1\nkind: List\nitems:\n- " + RUN.replace("\n", "\n  ").rstrip() + "\n"
     result = ask("submit", "-n", "lab", "-f", "-", stdin=listed)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.startswith("run/train submitted, Pending: NoRoom")
+    assert result.stdout.startswith("run/train submitted, Pending: Reserved")
     (sent,) = fake.sent("submit")
     assert sent["objects"][0]["metadata"] == {"name": "train", "namespace": "lab"}
 

@@ -1,12 +1,15 @@
 """Watching, waiting, following logs: what is told when, and how it ends."""
 
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Ask
-from tests.cli.fake import FakeDaemon, status_of
+from tests.cli.fake import FakeDaemon, ahead, status_of
+from tests.cli.test_cli_pipes import on_terminal
 
 
 def film(fake: FakeDaemon, *statuses: dict[str, Any]) -> None:
@@ -40,6 +43,39 @@ def test_a_pipe_gets_a_line_for_each_change(fake: FakeDaemon, ask: Ask) -> None:
         ["train", "Completed"],
     ]
     assert "NoRoom   no room" in result.stdout
+
+
+def test_a_pipe_is_told_the_date_of_a_run_that_waits_and_when_it_moves(fake: FakeDaemon, ask: Ask) -> None:
+    dated = [status_of("Pending", "Reserved", "no room", earliestStart=ahead(hours)) for hours in (20, 30)]
+    film(fake, *dated, RUNNING, COMPLETED)
+    told = ask("watch", "train", "--until-done").stdout.splitlines()
+    assert [line.split()[2] for line in told] == ["Pending", "Pending", "Running", "Completed"]
+    assert f"starts in 20h, by {ahead(20)}" in told[0]
+    assert f"starts in 30h, by {ahead(30)}" in told[1]
+
+
+def test_a_terminal_counts_down_while_nothing_happens(fake: FakeDaemon) -> None:
+    asked = 0
+
+    def wait(_: dict[str, Any]) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        time.sleep(1.1)
+        return {"head": {"seq": 7 if asked < 3 else 8, "hash": "00" if asked > 2 else "ab" * 32}}
+
+    def show(_: dict[str, Any]) -> dict[str, Any]:
+        date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun + 100))
+        status = status_of("Pending", "Reserved", earliestStart=date) if asked < 3 else COMPLETED
+        spec = {"owner": "org:team-a", "resources": {"gpuType": "H100-80GB", "totalGPUs": 8}}
+        return {"name": "train", "namespace": "default", "by": "ada", "spec": spec, "status": status}
+
+    begun = time.time()
+    fake.answers |= {"wait": wait, "show": show}
+    told = on_terminal("watch", "train", "--until-done", "--no-color", COLUMNS="120")
+    counted = [int(each) for each in re.findall(r"in (\d+)s", told)]
+    assert len(set(counted)) >= 3, told
+    assert counted == sorted(counted, reverse=True)
+    assert len(fake.sent("show")) == 2, "only what changed was asked for again"
 
 
 def test_a_run_that_fails_is_the_answer_no(fake: FakeDaemon, ask: Ask) -> None:

@@ -131,6 +131,9 @@ def test_only_administrators_write_budgets_and_stop_the_daemon(stage: Stage) -> 
     rich = [budget_object("rich", "org:aix", concurrency=1000)]
     assert as_user(BOB, lambda: stage.call("budgets.apply", objects=rich))["reason"] == "Forbidden"
     assert as_user(BOB, lambda: stage.call("budgets.remove", budget="rai"))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("resolve", flavor="H100", gpus=8))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("resolve", flavor="H100", gpus=8, dryRun=True))["reason"] == "Forbidden"
+    assert as_user(BOB, lambda: stage.call("outcomes"))["result"] == {"outcomes": []}
     stopped = as_user(BOB, lambda: stage.call("stop"))
     assert (stopped["reason"], stopped["remedy"]) == ("Forbidden", "ask an administrator of this machine to do it")
     assert as_user(BOB, lambda: stage.call("export", what="leases"))["result"]["rows"] == 0, "reading is for everybody"

@@ -57,12 +57,13 @@ def test_two_gangs_that_need_all_gpus_run_one_after_the_other(stage: Stage, tmp_
     answer = stage.call("submit", objects=[run_object(name, 8, script) for name in ("first", "second")])
     assert [run["status"]["phase"] for run in answer["runs"]] == ["Running", "Pending"]
     explained = stage.call("explain", run="second")
-    assert explained["verdict"] == "NoRoom"
+    assert explained["verdict"] == "Reserved"
+    assert explained["reservation"]["status"]["reason"] == "Notice"
     assert explained["domains"][0]["freeGPUs"] == 0
     stage.ends("second")
     assert diary.read_text().split("\n")[:4] == ["first begins", "first ends", "second begins", "second ends"]
     assert [line["reason"] for line in stage.call("explain", run="second")["story"]] == [
-        "Submitted", "NoRoom", "Start", "Completed", "Completed",
+        "Submitted", "Reserved", "Reserved", "Start", "Start", "Completed", "Completed",
     ]  # fmt: skip
 
 
@@ -233,18 +234,20 @@ def test_metrics_show_what_was_really_done(tmp_path: Path) -> None:
         stage.call("plan", object=run_object("three", 4, "true"))
         url = stage.call("status")["metrics"]
         text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
-        assert 'fairlease_pending_runs{cause="NoRoom"} 1.0' in text
+        assert 'fairlease_pending_runs{cause="Reserved"} 1.0' in text
+        assert 'fairlease_reservations{state="Pending"} 1.0' in text
         assert "fairlease_running_runs 1.0" in text
         assert 'fairlease_budget_concurrency_used{budget="rai",envelope="main"} 8.0' in text
         stage.call("cancel", runs=["one"])
         stage.ends("two")
         text = urllib.request.urlopen(url).read().decode()  # noqa: S310 - our own address
         values = dict(re.findall(r"^(\S+) (\S+)$", text, re.MULTILINE))
-        assert {
-            name for name in {**METRICS, **MACHINE} if not any(key.startswith(PREFIX + name) for key in values)
-        } <= {"pending_runs"}
+        known = {**METRICS, **MACHINE}
+        silent = {name for name in known if not any(key.startswith(PREFIX + name) for key in values)}
+        assert silent <= {"pending_runs", "notifications_total", "beacon_reads_total"}, "nobody waits, is told or draws"
         assert values['fairlease_run_admissions_total{result="Start"}'] == "2.0"
-        assert values['fairlease_run_admissions_total{result="NoRoom"}'] == "1.0"
+        assert values['fairlease_run_admissions_total{result="Reserved"}'] == "1.0"
+        assert values["fairlease_reservation_delay_seconds_count"] == "1.0"
         assert values['fairlease_leases_closed_total{reason="Canceled"}'] == "1.0"
         assert values['fairlease_leases_closed_total{reason="Completed"}'] == "1.0"
         assert values["fairlease_admission_latency_seconds_count"] == "2.0"
@@ -268,7 +271,7 @@ def test_a_thousand_runs_in_one_request_are_one_entry(stage: Stage) -> None:
     assert time.monotonic() - begun < 5
     assert len(answer["runs"]) == 1000
     status = stage.call("status")
-    assert status["head"]["seq"] == before + 1
+    assert before + 1 <= status["head"]["seq"] <= before + 2  # a second one may hold the forecasts of those who wait
     assert status["runs"] == {"Pending": 992, "Running": 8}
     assert len(stage.call("list", limit=20)["runs"]) == 20
     stage.call("cancel", runs=[f"small-{number}" for number in range(1000)])

@@ -203,6 +203,7 @@ def test_output_and_environment_are_those_of_the_spec(pods: Pods, tmp_path: Path
         "GREETING=hello",
         "FAIRLEASE_POD=p",
         f"FAIRLEASE_POD_DIR={folder}",
+        f"FAIRLEASE_NOTICE_FILE={pods.root / 'notices' / 'p'}",
     ]
     lines = [line for line in said(pods, "p").splitlines() if not line.startswith("PWD=")]  # the shell's own
     assert sorted(lines) == sorted([*environment, str(tmp_path), "oops", "/dev/null"])

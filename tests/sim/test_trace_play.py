@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.sim.traces import helios, public, quotas
 
+from fairlease.engine.calibration import Sample, calibrate
 from fairlease.ledger.audit import audit
 from fairlease.ledger.memory import MemoryStore
 from fairlease.model.amount import DAY, HOUR, MINUTE, SECOND
-from fairlease.sim.calibration import Sample, calibrate
 from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
@@ -45,11 +45,12 @@ def played(
     limits: Limits = Limits(),  # noqa: B008 - it is frozen
     store: MemoryStore | None = None,
     cluster: str | None = None,
+    forecasts: int = 0,
 ) -> TracePlay:
     plan = read_nodes(nodes, trace, limits, 4)
     asker = Asker(max(pool.gpus for pool in plan.pools), limits)
     money = read_budgets(budgets, trace, asker, plan.gpus, cluster)
-    play = TracePlay(trace, Stage(plan, money, asker, POLICY), store)
+    play = TracePlay(trace, Stage(plan, money, asker, POLICY, forecasts), store)
     play.play(lambda _done: None)
     return play
 
@@ -219,9 +220,16 @@ def test_forecasts_are_scored_by_what_really_happened() -> None:
     assert (found["forecasts"], found["insideP10P90"], found["beforeP50"], found["beforeP90"]) == (4, 0.5, 0.5, 0.75)
     assert found["owners"]["org:a"]["meanAbsoluteErrorSeconds"] == 20 * MINUTE // SECOND
     assert list(found["horizons"]) == ["under 1h", "1h to 6h", "over 1d"]
-    play = played(trace_of((0, "a", 8, 60)))
-    assert "forecast" not in report(play)
-    assert report(play, samples)["forecast"] == found
+    assert "forecast" not in report(played(trace_of((0, "a", 8, 60))))
+
+
+def test_a_replay_forecasts_those_who_wait_and_scores_it() -> None:
+    jobs = trace_of(*((number, "a", 8, 10) for number in range(12)))
+    play = played(jobs, "1x8", forecasts=2)
+    told = report(play)["forecast"]
+    assert told["forecasts"] == 5  # every second of the eleven that wait
+    assert told["meanAbsoluteErrorSeconds"] >= 0
+    assert told["errorBelowLastTwo"] is not None
 
 
 def test_those_who_would_wait_for_ever_are_given_up() -> None:

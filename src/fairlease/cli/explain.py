@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.asked import draw_cover, draw_domains, heading
+from fairlease.cli.contention import draw_changes, draw_dates, draw_preemptions
 from fairlease.cli.failure import NO_REMEDY
 from fairlease.cli.output import paint, reason_cell, show_table
 from fairlease.cli.session import Answer, Session
@@ -21,7 +22,9 @@ fairlease explain my-run -o json | jq '.cover[] | select(.reason != "NotNeeded")
 def command(session: Session, run: str) -> None:
     """Explain why a run waits, runs or ended.
 
-    Prints the verdict, every envelope and every domain that was asked, each with its answer, and the story of the run.
+    Prints the verdict; of a run that waits, its date, what that rests on, why it moved, and the smallest changes that would
+    start it sooner; of a run that gave way to others, who claimed, the draw, and how to verify it; then every envelope and
+    every domain that was asked, each with its answer, and the story of the run.
     """
     session.show(session.call("explain", run=session.key(run)), lambda answer: draw(session, answer))
 
@@ -37,6 +40,11 @@ def draw(session: Session, answer: Answer) -> None:
     remedy = answer.get("remedy") or NO_REMEDY
     if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
         click.echo(f"  what would change it: {remedy}")
+    draw_dates(session, answer)
+    draw_preemptions(answer.get("preemptions") or [])
+    if status["phase"] == "Pending":
+        title = "What would start it sooner, if it were canceled and submitted again so:"
+        draw_changes(session, answer.get("changes") or [], title)
     if answer.get("cover") is not None:
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")

@@ -38,6 +38,7 @@ LEAST = (
         "LENDS TO",
         "START",
         "END",
+        "START/ETA",
         "OPENS",
         "CLOSES",
         "SHARED",

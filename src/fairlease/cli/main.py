@@ -25,13 +25,21 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Work": {
         "run": "Run a command on GPUs: submit, wait, follow its logs.",
         "submit": "Submit runs from files.",
-        "plan": "Quote a run: would it start, who pays, why not. Writes nothing.",
+        "plan": "Quote a run: would it start, when, who pays, why not. Writes nothing.",
         "list": "List runs.",
         "show": "Show one run: its spec and status.",
         "watch": "Watch runs as they change.",
         "explain": "Explain why a run waits, runs or ended.",
+        "eta": "Say when a run will start: early, most likely, late.",
         "logs": "Print what a run's processes wrote.",
+        "notices": "List what was told: coming cuts, starts, money that runs low.",
         "cancel": "End runs.",
+    },
+    "Time and contention": {
+        "reservations": "List who waits until when, and on what that rests.",
+        "outcomes": "List and show who gave way to whom, and why.",
+        "lottery": "Repeat the draws of the record.",
+        "resolve": "Free GPUs for maintenance, by the rules of a claim.",
     },
     "Money": {
         "budgets": "Write, list and remove Budgets, and show their use.",
@@ -41,6 +49,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "The record": {
         "leases": "List leases, open and closed.",
         "audit": "Replay the ledger and prove what it claims.",
+        "forecast": "Show whether forecasts kept their word.",
         "export": "Write leases or charges as CSV or Parquet.",
     },
     "A cluster": {

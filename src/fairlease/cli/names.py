@@ -52,6 +52,10 @@ def _budgets(session: Session) -> list[str]:
     return [bare(budget["name"]) for budget in session.call("budgets.list")["budgets"]]
 
 
+def _outcomes(session: Session) -> list[str]:
+    return [outcome["name"] for outcome in session.call("outcomes", limit=LIMIT)["outcomes"]]
+
+
 def _owners(session: Session) -> list[str]:
     """Owners of Budgets and of runs, and those above them."""
     found = {budget["owner"] for budget in session.call("budgets.list")["budgets"]}
@@ -89,6 +93,7 @@ complete_living_runs = _completer(_living)
 complete_nodes = _completer(_nodes)
 complete_budgets = _completer(_budgets)
 complete_owners = _completer(_owners)
+complete_outcomes = _completer(_outcomes)
 
 
 # --- nearly right ------------------------------------------------------------------------------------------------------
@@ -98,6 +103,8 @@ def hint(session: Session, asked: dict[str, object]) -> str:
     """Which name may have been meant by a request that named a run or a Budget that is not there."""
     if isinstance(name := asked.get("budget"), str):
         return nearest(bare(name), _budgets(session))
+    if isinstance(name := asked.get("name"), str):
+        return nearest(name, _outcomes(session))
     if isinstance(name := asked.get("run"), str):
         return nearest(bare(name), _runs(session))
     names, known = asked.get("runs"), None

@@ -165,6 +165,16 @@ def age(instant: str | None, now_ms: int | None = None) -> str:
     return span(now - parse_instant(instant))
 
 
+def until(instant: str | None, now_ms: int | None = None) -> str:
+    """How long it is until an RFC 3339 time, as a countdown: `in 14m`; `due` where it has come."""
+    if not instant:
+        return NOTHING
+    from fairlease.model.amount import parse_instant
+
+    left = parse_instant(instant) - (int(time.time() * 1000) if now_ms is None else now_ms)
+    return f"in {span(left)}" if left > 0 else "due"
+
+
 def between(start: str | None, end: str | None) -> str:
     """How long something took, or has taken so far."""
     if not start:

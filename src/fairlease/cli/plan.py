@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.asked import draw_cover, draw_domains, heading
+from fairlease.cli.contention import draw_changes, draw_reservation
 from fairlease.cli.failure import answer_is_no
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import hours, paint, show_table
@@ -21,10 +22,15 @@ generate-runs | fairlease plan -f - -o json | jq '.plans[] | {name, starts, verd
 @verb("plan", example=_EXAMPLE, formats=READ, namespace=True, wide="all that was asked, of runs that would start too")
 @files_option("Runs")
 def command(session: Session, files: tuple[str, ...]) -> None:
-    """Quote a run: would it start, who pays, why not. Writes nothing.
+    """Quote a run: would it start, when, who pays, why not. Writes nothing.
 
-    Each run is asked by itself, as if it alone were submitted now. Exits with 0 where all would start, with 1 where one
-    would not.
+    Each run is asked by itself, as if it alone were submitted now. For a run that would not start it prints the date of the
+    reservation it would get, and the smallest changes that would start it now or sooner: each of them was tried by the
+    engine. Exits with 0 where all would start, with 1 where one would not.
+
+    With `-o json` each plan has `starts`, `verdict`, `message`, `width`, `payers`, `nodes`, `worstCase`, `cover` and
+    `domains`; `reservation` (as `fairlease reservations` prints it, or null); and `changes`, the earliest start first, each
+    with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no bound).
     """
     quote(session, read_objects(files, "Run", session.namespace, here=session.here))
 
@@ -74,6 +80,10 @@ def _draw_one(session: Session, plan: Answer) -> None:
             for each in plan["payers"]
         ]
         show_table(("ENVELOPE", "OWNER", "CLASS", "GPUS", "GPU-HOURS AT WORST"), rows, colour=session.colour)
+    if not starts:
+        if plan.get("reservation"):
+            draw_reservation(plan["reservation"])
+        draw_changes(session, plan.get("changes") or [], "What would start it sooner:")
     if session.wide or not starts:
         heading("Money, in the order asked:")
         draw_cover(session, plan["cover"])

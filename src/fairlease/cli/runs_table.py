@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fairlease.cli.failure import NOT_ALLOWED, Failure
-from fairlease.cli.output import NOTHING, Cell, age, hours, phase_cell, reason_cell
+from fairlease.cli.output import NOTHING, Cell, age, hours, phase_cell, reason_cell, until
 from fairlease.cli.session import Answer, Session
 
-HEADINGS = ("NAME", "OWNER", "PHASE", "GPUS", "START", "AGE", "PAYER", "REASON")
+HEADINGS = ("NAME", "OWNER", "PHASE", "GPUS", "START/ETA", "AGE", "PAYER", "REASON")
 WIDE = ("NODES", "DOMAIN", "BORROWED", "GPU-HOURS", "MESSAGE")
 LEASES_MAX = 10_000
 TERMINAL = ("Completed", "Failed")
@@ -72,7 +72,7 @@ def row(session: Session, run: Answer, where: Whereabouts) -> list[object]:
         run["owner"],
         phase_cell(status["phase"]),
         gpus(run),
-        age(status.get("startedAt")),
+        start(status),
         age(status.get("submittedAt")),
         _payers(where.payers.get(full, {})) or _paid_by(run),
         _reason_cell(status),
@@ -99,6 +99,13 @@ def gpus(run: Answer) -> str:
     if least == most:
         return str(run.get("gpus") or most or NOTHING)
     return f"{least}/{width.get('allocated', 0)}/{most}"
+
+
+def start(status: Answer) -> str:
+    """How long ago a run started, or how long it is until its reservation's date."""
+    if status["phase"] == "Pending":
+        return until(status.get("earliestStart"))
+    return age(status.get("startedAt"))
 
 
 def reason(status: Answer) -> str:

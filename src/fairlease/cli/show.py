@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from fairlease.cli.output import NOTHING, age, as_yaml, hours, show_table
+from fairlease.cli.output import NOTHING, age, as_yaml, hours, show_table, until
 from fairlease.cli.runs_table import full_name, gpus, reason
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
@@ -42,7 +42,9 @@ def _draw(session: Session, run: Answer) -> None:
         "Started": _when(status.get("startedAt")),
         "Ended": _when(status.get("endedAt")),
         "Deadline": status.get("deadline"),
-        "Earliest start": status.get("earliestStart"),
+        "Reservation": status.get("pendingReservation"),
+        "Earliest start": _ahead(status.get("earliestStart")),
+        "Forecast": _forecast(run.get("forecast")),
         "Leases": len(status.get("leases", ())),
         "Command": shlex.join(spec.get("command") or ()),
     }
@@ -68,6 +70,14 @@ def _draw_funding(session: Session, funding: Answer) -> None:
     if rows:
         click.echo()
         show_table(("FUNDING", "GPUS", "GPU-HOURS"), rows, colour=session.colour)
+
+
+def _forecast(told: Answer | None) -> str | None:
+    return None if told is None else f"{told['p50']} ({told['p10']} to {told['p90']}), {told['why']}"
+
+
+def _ahead(instant: str | None) -> str | None:
+    return None if instant is None else f"{instant} ({until(instant)})"
 
 
 def _when(instant: str | None) -> str | None:

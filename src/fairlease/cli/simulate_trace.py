@@ -33,6 +33,7 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
     click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
+    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: 10]"),
     click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
     click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),
 )  # fmt: skip
@@ -103,7 +104,8 @@ def _stage(trace: Trace, given: Given) -> Stage:
         given["budgets"] or "one",
         "",
     )
-    return Stage(plan, money, asker, _config(given["config"]))
+    every = 10 if given["forecasts"] is None else given["forecasts"]
+    return Stage(plan, money, asker, _config(given["config"]), every)
 
 
 def _checked(option: str, read: Callable[[Any], Any], text: object, remedy: str) -> Any:  # noqa: ANN401 - as `read` returns it
@@ -227,7 +229,9 @@ def _tell(session: Session, told: Given) -> None:
 def _kept(forecast: Given) -> str:
     inside, half = f"{forecast['insideP10P90']:.1%} inside P10–P90", f"{forecast['beforeP50']:.1%} before P50"
     error = span(forecast["meanAbsoluteErrorSeconds"] * 1000)
-    return f"{inside}, {half}, mean error {error}, of {forecast['forecasts']:,}"
+    better = forecast.get("errorBelowLastTwo")
+    than = "" if better is None else f", {better:.0%} less than by the last two"
+    return f"{inside}, {half}, mean error {error}{than}, of {forecast['forecasts']:,}"
 
 
 def _row(row: Given) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.output import NOTHING, age
+from fairlease.cli.output import NOTHING, age, until
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, verb
 
@@ -36,6 +36,8 @@ def _draw(session: Session, answer: Answer) -> None:
         "Metrics": answer.get("metrics") or answer.get("metricsProblem"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
+        "Notices": _notices(answer.get("notifications") or {}),
+        "Reserved": _reserved(answer.get("reservations") or {}),
         "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",
         "You": f"{user}; bound to {owners or 'no owner'}",
     }
@@ -44,3 +46,18 @@ def _draw(session: Session, answer: Answer) -> None:
     for name, value in facts.items():
         if value:
             click.echo(f"{name + ':':<10}{value}")
+
+
+def _notices(sums: Answer) -> str:
+    """What was not delivered; nothing where all was."""
+    parts = [
+        f"{sums[name]} {word}" for name, word in (("pending", "on their way"), ("failed", "given up")) if sums.get(name)
+    ]
+    return ", ".join(parts) + (f" ({sums['error']})" if sums.get("error") else "")
+
+
+def _reserved(counts: Answer) -> str:
+    """How many runs have a date, and when the next is to be kept."""
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if state != "next" and count)
+    following = counts.get("next")
+    return f"{told}; next {until(following)} ({following})" if told and following else told

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlease.cli.failure import answer_is_no
-from fairlease.cli.output import as_json, as_yaml, emit, table, terminal_width
+from fairlease.cli.output import as_json, as_yaml, emit, table, terminal_width, until
 from fairlease.cli.runs_table import TERMINAL, full_name, gpus, headings, reason, row, whereabouts
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 LIMIT = 1_000
 WAIT_MS = 30_000
-REDRAW_MS = 5_000
-"""A terminal shows ages, which grow while nothing happens."""
+REDRAW_MS = 1_000
+"""A terminal shows ages and countdowns, which go on while nothing happens."""
+ASK_AGAIN = 5
+"""Pictures after which the daemon is asked again even where its ledger has not grown: hours have."""
 
 _EXAMPLE = """
 fairlease watch
@@ -41,8 +43,8 @@ fairlease watch my-run -o json | jq -r .status.phase
 def command(session: Session, runs: tuple[str, ...], until_done: bool) -> None:
     """Watch runs as they change.
 
-    All runs, where none is named. On a terminal the table is redrawn; in a pipe each change is a line, with `-o json`
-    an object.
+    All runs, where none is named. On a terminal the table is redrawn every second, with START/ETA counting down to the
+    date of each reservation; in a pipe each change is a line, with `-o json` an object.
     """
     follow(session, [session.key(run) for run in runs], until_done=until_done)
 
@@ -85,10 +87,13 @@ def _changes(session: Session, names: Sequence[str], wait_ms: int) -> Iterator[l
     head = session.call("status")["head"]
     runs = _asked(session, names)
     past = set() if names else {full_name(run) for run in runs if _ended(run)}
+    idle = 0
     while True:
         yield [run for run in runs if full_name(run) not in past]
-        head = session.call("wait", seq=head["seq"], timeoutMs=wait_ms)["head"]
-        runs = _asked(session, names)
+        before, head = head, session.call("wait", seq=head["seq"], timeoutMs=wait_ms)["head"]
+        idle = idle + 1 if before == head else 0
+        if idle % ASK_AGAIN == 0 or wait_ms != REDRAW_MS:
+            runs = _asked(session, names)
 
 
 def _asked(session: Session, names: Sequence[str]) -> list[Answer]:
@@ -110,7 +115,8 @@ def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object
     """A line for each run that is not as it was told last."""
     for run in runs:
         status, name = run["status"], full_name(run)
-        now = (status["phase"], gpus(run), reason(status), status.get("message", ""), status.get("attempt"))
+        date = status.get("earliestStart") if status["phase"] == "Pending" else None
+        now = (status["phase"], gpus(run), reason(status), status.get("message", ""), status.get("attempt"), date)
         if told.get(name) == now:
             continue
         told[name] = now
@@ -120,7 +126,8 @@ def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object
             click.echo(f"---\n{as_yaml(run)}", nl=False)
         else:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            words = (at, bare(name), status["phase"], gpus(run), reason(status), status.get("message", ""))
+            told_date = f"starts {until(date)}, by {date}" if date else ""
+            words = (at, bare(name), status["phase"], gpus(run), reason(status), told_date, status.get("message", ""))
             click.echo("   ".join(str(word) for word in words if word))
     sys.stdout.flush()
 

@@ -8,6 +8,7 @@ from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import Node
 from fairlease.model.record import Key
+from fairlease.model.reservation import ByHand
 from fairlease.model.run import RunSpec
 
 
@@ -90,8 +91,22 @@ class Resize(Command, frozen=True):
     desired: int
 
 
+class Resolve(Command, frozen=True):
+    """Free GPUs of a flavor, on nodes with these labels, for maintenance: by the same rules and with the same record as a claim."""
+
+    flavor: str
+    location: dict[str, str]
+    asked: ByHand
+
+
 class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
+
+
+class Forecast(Command, frozen=True):
+    """Say when runs that wait will start (those named, or all), and write down what is new of it."""
+
+    runs: tuple[Key, ...] = ()
 
 
 AnyCommand = (
@@ -106,5 +121,7 @@ AnyCommand = (
     | WorkEnded
     | PodFailed
     | Resize
+    | Resolve
     | TimePassed
+    | Forecast
 )

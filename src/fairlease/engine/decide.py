@@ -18,8 +18,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import grow, lifecycle, opportune, reserve, standing, swap
-from fairlease.engine.command import AnyCommand, FailNode, RemoveNode, SetNode, TimePassed
+from fairlease.engine import forecast, grow, lifecycle, opportune, reserve, standing, swap
+from fairlease.engine.command import AnyCommand, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.outlook import Horizon
 from fairlease.engine.pack import could_fit, need_of
@@ -78,7 +78,8 @@ class Woken(NamedTuple):
 class Engine:
     """The rules, over one state. Between ticks it remembers nothing that the ledger does not tell.
 
-    `beacon` is a public value that nobody here could know beforehand, where a theatre has one: it enters every draw.
+    `beacon` is a public value that nobody here could know beforehand, where a theatre has one: it enters every draw. One that
+    `rehearses` plays what will come, inside a trial that is always undone, and spares itself what only matters where it counts.
     """
 
     def __init__(self, state: State) -> None:
@@ -88,6 +89,7 @@ class Engine:
         self.tries: list[Try] = []
         self.due: list[RunState] = []
         self.beacon = ""
+        self.rehearses = False
         self.horizon = Horizon()
         self.fallen: dict[str, bool] = {}
         self.notice = grow.Notice()
@@ -99,6 +101,12 @@ class Engine:
         if self._family is None or self._family.version != self.state.budgets_version:
             self._family = Family(self.state)
         return self._family
+
+    def twin(self) -> Engine:
+        """Another over the same state, for what is thought through while this one decides."""
+        twin = Engine(self.state)
+        twin.now, twin.beacon, twin.rehearses, twin._family = self.now, self.beacon, True, self.family
+        return twin
 
     def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must `keep` or roll back."""
@@ -122,6 +130,10 @@ class Engine:
             swap.recover(self)
         if isinstance(command, TimePassed):
             self._pass_time()
+            return None
+        if isinstance(command, Forecast):
+            self.settle()
+            forecast.record(self, command.runs)
             return None
         return lifecycle.HANDLERS[type(command)](self, command)
 
@@ -176,6 +188,8 @@ class Engine:
             woken = self._woken()
             if woken.shapes or woken.lines or woken.due:
                 self._try_in_order(woken)
+            if not state.dirty and state.standings.far and not self.rehearses:
+                reserve.promote(self)
             if not state.dirty:
                 grow.settle(self)
             if not state.dirty:
@@ -350,9 +364,11 @@ class Engine:
             self.emit(
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
-        if not shape.sample.opportunistic:
-            for order in list(shape.orders):
-                self._reserve(shape.runs[order], refusal.reason)
+        if not (shape.sample.opportunistic or self.rehearses):
+            again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
+            for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
+                if order in shape.runs:
+                    self._reserve(shape.runs[order], refusal.reason)
 
     def _reserve(self, run: RunState, reason: Reason) -> None:
         """What the reason for waiting means for the reservation of a run that was not tried itself."""

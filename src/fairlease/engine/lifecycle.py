@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine import reserve
+from fairlease.engine.by_hand import free_by_hand
 from fairlease.engine.elastic import group_widths, nearest_widths, release, shed
 from fairlease.engine.refusal import Refusal
+from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.reservation import ReservationState
@@ -200,13 +202,24 @@ def drain(engine: Engine, unit: Unit) -> None:
 def cut(engine: Engine, resolution: Resolution) -> None:
     """Carry out a resolution: first its record, then the cuts."""
     engine.emit(resolution.record)
-    claim = short(resolution.record.outcome.claim.key)
+    outcome = resolution.record.outcome
+    claim = claimant(outcome)
     for victim in resolution.victims:
         engine.emit(ev.LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason, seed=victim.seed))
         if victim.whole:
             message = f"gave way to {claim} ({resolution.record.name})"
-            by = None if victim.seed is None else resolution.record.outcome.claim.key
+            by = None if victim.seed is None or outcome.claim is None else outcome.claim.key
             preempt(engine, engine.state.runs[victim.run], victim.reason, message, by)
+
+
+def _resolve(engine: Engine, command: cmd.Resolve) -> Refusal | None:
+    """Free GPUs for an administrator; where enough are free already, nothing happens."""
+    found = free_by_hand(engine.state, command, engine.now, engine.beacon)
+    if isinstance(found, Refusal):
+        return found
+    if found is not None:
+        cut(engine, found)
+    return None
 
 
 def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key | None = None) -> None:
@@ -263,4 +276,5 @@ HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {
     cmd.WorkEnded: _work_ended,
     cmd.PodFailed: _pod_failed,
     cmd.Resize: _resize,
+    cmd.Resolve: _resolve,
 }

@@ -95,7 +95,8 @@ class Outlook:
     """What one claim sees of a pool, on the nodes of `mask`."""
 
     def __init__(self, state: State, claim: RunState, now: int, terms: Terms, horizon: Horizon | None = None) -> None:
-        newest = claim.hold is None and not claim.displaced_by and claim.order + 1 == state.orders
+        near = state.standings.near.get(claim.spec.resources.gpu_type)
+        newest = not claim.displaced_by and (not near or near.peekitem(-1)[0] < claim.order)
         self.horizon = horizon if newest and terms.cut_at is None and not state.overdrawn else None
         self.state = state
         self.claim = claim

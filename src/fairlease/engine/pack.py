@@ -168,7 +168,7 @@ class Packer:
         """Nodes of a domain with what is left on each, those with room for a pod, the smallest hole first."""
         found = []
         for name, state in domain.nodes.items():
-            if state.bit & self.mask:
+            if state.free and state.bit & self.mask:
                 room = self.room(state) - self.taken.get(name, 0)
                 if room >= self.size:
                     found.append((room, state))

@@ -25,6 +25,9 @@ class Passage:
         self.run = run
         limit = run.spec.runtime.max_duration
         self.ends = None if limit is None else now + limit
+        near = state.standings.near.get(run.spec.resources.gpu_type, ())
+        first = next((order for order in near if order != run.order), None)
+        self.free = run.spec.opportunistic or first is None or first > run.order
         self._blocked: dict[str, int] = {}
 
     def blocked(self, node: NodeState) -> int:
@@ -33,10 +36,9 @@ class Passage:
         found = self._blocked.get(name)
         if found is None:
             found = 0
-            if not self.run.spec.opportunistic:
-                for run, slots in node.liens.items():
-                    if not self._passes(self.holds[run]):
-                        found |= slots
+            for run, slots in node.liens.items() if not self.free else ():
+                if not self._passes(self.holds[run]):
+                    found |= slots
             self._blocked[name] = found
         return found
 
@@ -52,7 +54,11 @@ class Passage:
 
 
 def passage(state: State, pool: Pool | None, run: RunState, now: int) -> Passage | None:
-    """The passage of a run that waits, where there are liens at all."""
+    """The passage of a run that waits, where there are liens that it may pass."""
     if pool is None or not pool.liened or run.phase is not Phase.PENDING:
+        return None
+    near = state.standings.near.get(run.spec.resources.gpu_type)
+    last = near is not None and len(near) > 0 and near.peekitem(-1)[0] < run.order
+    if last and run.spec.runtime.max_duration is None and not run.spec.opportunistic:
         return None
     return Passage(state, run, now)

@@ -1,15 +1,21 @@
-"""Predict: when work will have ended, nine times in ten; kept apart from the limit at which it is killed.
+"""Predict: when work will have ended; kept apart from the limit at which it is killed.
 
-What was expected of a run when it started stands until it is proved wrong: one that outlives it is given twice as long, again and
-again. So a date that rests on it does not drift from look to look.
+For dates, what was expected of a run when it started (nine times in ten) stands until it is proved wrong: one that outlives it is
+given twice as long, again and again, so that a date does not drift from look to look. For forecasts it is asked anew each time,
+with what it has lasted already: `ledger.durations` says how.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlease.ledger.durations import HIGH, LOW, MIDDLE, UNKNOWN, kinds_of
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
 
 
 def duration_of(run: RunState) -> int:
@@ -27,3 +33,25 @@ def end_of(run: RunState, now: int) -> int:
         expected *= 2
     end = run.started_at + expected
     return end if run.deadline is None else min(end, run.deadline)
+
+
+def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[float] = (LOW, MIDDLE, HIGH)) -> list[int]:
+    """How long an attempt lasts in all, given that it has lasted for `elapsed`: one duration for each share asked for."""
+    runtime = run.spec.runtime
+    found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, wanted)
+    limit = runtime.max_duration
+    return found if limit is None else [min(each, max(limit, elapsed + 1)) for each in found]
+
+
+def last_two(state: State, run: RunState, elapsed: int) -> int:
+    """What forecasts are compared with: the mean of the last two runs like it, doubled while it is outlived."""
+    found = UNKNOWN
+    for kind in kinds_of(run):
+        histogram = state.durations.kinds.get(kind)
+        if histogram is not None:
+            found = sum(histogram.last) // len(histogram.last)
+    found = max(1, found)
+    while found <= elapsed:
+        found *= 2
+    limit = run.spec.runtime.max_duration
+    return found if limit is None else min(found, max(limit, elapsed + 1))

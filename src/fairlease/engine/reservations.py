@@ -13,6 +13,8 @@ from fairlease.model.reservation import ReservationState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlease.ledger.live import Hold, RunState
+
 View = dict[str, Any]
 
 
@@ -22,12 +24,18 @@ class Reservations:
     def __init__(self) -> None:
         self._all: list[tuple[ev.ReservationMade, View]] = []
         self._latest: dict[Key, int] = {}
+        self._at = 0
+
+    def take(self, at: int, event: ev.AnyEvent) -> None:
+        """Take in one event of an entry."""
+        self._at = at
+        self._fold(event)
 
     @singledispatchmethod
-    def fold(self, event: object) -> None:
-        """Take in one event; most tell nothing of reservations."""
+    def _fold(self, event: object) -> None:
+        """Most events tell nothing of reservations."""
 
-    @fold.register
+    @_fold.register
     def _(self, event: ev.ReservationMade) -> None:
         before = self._latest.get(event.run)
         if before is not None and self._all[before][1]["state"] in _IN_FORCE:
@@ -35,9 +43,16 @@ class Reservations:
         self._latest[event.run] = len(self._all)
         self._all.append((event, _status(ReservationState.PENDING, event.basis.value, event.message)))
 
-    @fold.register
+    @_fold.register
     def _(self, event: ev.ReservationTurned) -> None:
         self._all[self._latest[event.run]][1].update(_status(event.state, event.reason.value, event.message))
+
+    @_fold.register
+    def _(self, event: ev.Forecasted) -> None:
+        for each in event.runs:
+            place = self._latest.get(each.run)
+            if place is not None and self._all[place][1]["state"] in _IN_FORCE:
+                self._all[place][1]["forecast"] = forecast_view(self._at, each)
 
     def objects(self, now: int) -> Iterator[View]:
         """Every reservation as its object."""
@@ -54,11 +69,48 @@ _IN_FORCE = tuple(
 )
 
 
+def forecast_view(at: int, told: ev.Foreseen) -> View:
+    """A forecast as a status shows it. `confidence`: the share of starts lately that came between P10 and P90."""
+    view: View = {
+        "p10": format_instant(told.p10),
+        "p50": format_instant(told.p50),
+        "p90": format_instant(told.p90),
+        "asOf": format_instant(at),
+        "source": told.source.value,
+        "why": told.why,
+        "confidence": None if told.confidence is None else told.confidence / 100,
+    }
+    if told.scope:
+        view |= {"deficitGPUs": told.deficit_gpus, "scope": told.scope, "remedies": list(told.remedies)}
+    return view
+
+
 def _status(state: ReservationState, reason: str, message: str) -> View:
     return {"state": state.value, "reason": reason, "message": message}
 
 
-def _object(made: ev.ReservationMade, status: View, now: int) -> View:
+def in_force(run: RunState, now: int) -> View | None:
+    """The reservation in force of a run that lives, as its object, from the state alone: no history is read."""
+    hold = run.hold
+    if hold is None:
+        return None
+    reason = hold.basis if hold.state is ReservationState.PENDING else hold.reason
+    return _object(Made(run.key, hold), _status(hold.state, reason.value, hold.message), now)
+
+
+class Made:
+    """A reservation in force with the run it is for: what `ReservationMade` told."""
+
+    def __init__(self, run: Key, hold: Hold) -> None:
+        self.run = run
+        self.name = hold.name
+        self.earliest_start = hold.earliest_start
+        self.domains = hold.domains
+        self.lien = hold.lien
+        self.envelopes = hold.envelopes
+
+
+def _object(made: ev.ReservationMade | Made, status: View, now: int) -> View:
     namespace, run = split(made.run)
     told = {name: value for name, value in status.items() if value}
     if status["state"] in _IN_FORCE:

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import cover
+from fairlease.engine import cover, predict
 from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook, Terms, first_fit, lien_of, takes
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.model.amount import format_instant
+from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
-    from fairlease.ledger.live import RunState
+    from fairlease.ledger.live import Hold, RunState
+
+DEPTH = 64
+"""Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
+
+
+FAR = 365 * DAY
+"""When a reservation falls due again that cannot be served in a rehearsal: not in it."""
 
 
 class Draft(NamedTuple):
@@ -74,10 +81,15 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
 
     Who is cut for it has its notice from the first date on; a move does not begin it again.
     """
+    if engine.rehearses:
+        return _sketch(engine, run, why)
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
     cut_from = None if notice is None else now + notice
     if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
         cut_from = hold.cut_from
+    if _far(engine, run):
+        _make_far(engine, run, planner, why, cut_from)
+        return True
     found = draft(engine, run, planner, None if cut_from is None else max(now, cut_from))
     if found is None:
         return False
@@ -86,12 +98,11 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         date = now + (notice or engine.state.config.commit_quantum)
     if why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
-    name = split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
         ev.ReservationMade(
             run=run.key,
-            name=name,
+            name=_name(run),
             earliest_start=date,
             basis=found.basis,
             reason=why,
@@ -102,6 +113,90 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             cut_from=cut_from,
         )
     )
+    return True
+
+
+def _name(run: RunState) -> str:
+    return split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
+
+
+def _far(engine: Engine, run: RunState) -> bool:
+    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    near = engine.state.standings.near.get(run.spec.resources.gpu_type)
+    if near is None or run.order in near:
+        return False
+    return bool(near.bisect_left(run.order) >= DEPTH)
+
+
+def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
+    """A date without a slice: a turn on the pool after whoever asked just before has one."""
+    state, flavor = engine.state, run.spec.resources.gpu_type
+    near, far = state.standings.near[flavor], state.standings.far.get(flavor)
+    ahead = 0 if far is None else far.bisect_left(run.order)
+    before = [far.peekitem(ahead - 1)[1]] if far is not None and ahead else list(near.values())
+    last = max(other.hold.earliest_start for other in before if other.hold is not None)
+    gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
+    date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
+    if run.hold is not None and run.hold.state is ReservationState.ACTIVE:  # proved wrong: give it as long again
+        date = max(date, 2 * engine.now - run.hold.made_at)
+    engine.emit(
+        ev.ReservationMade(
+            run=run.key,
+            name=_name(run),
+            earliest_start=date,
+            basis=Reason.Predicted,
+            reason=why,
+            message=f"{format_instant(date)}: {len(near) + ahead} runs that asked earlier come first",
+            domains=(),
+            lien={},
+            envelopes=_payers(planner, run),
+            cut_from=cut_from,
+        )
+    )
+
+
+def _turn(engine: Engine, run: RunState) -> int:
+    """GPU-milliseconds of a run's turn: what is expected of it, or, where funded work is cut, the time for which it is safe."""
+    config, gpus = engine.state.config, run.spec.resources.total_gpus
+    expected = engine.state.expectation(run) if run.hold is None else run.hold.expected
+    return gpus * (expected if config.notice is None else min(expected, config.min_runtime))
+
+
+def promote(engine: Engine) -> None:
+    """Those who asked next get a slice and a lien when somebody with one has started or gone."""
+    standings = engine.state.standings
+    for flavor, far in standings.far.items():
+        while far and len(standings.near.get(flavor, ())) < DEPTH:
+            run = far.peekitem(0)[1]
+            planner = Planner(engine.state, engine.family, run, engine.now)
+            refusal = planner.unfunded()
+            if refusal is not None:
+                settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
+            elif not make(engine, run, planner, Reason.Nearer):
+                settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
+
+
+def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
+    """In a rehearsal a reservation keeps the slots it means to use, and nobody gets a new one: to look for slots is what costs.
+
+    One that was due and not served is tried again after another notice.
+    """
+    hold, notice = run.hold, engine.state.config.notice
+    if hold is not None and why is Reason.NotServed:
+        engine.emit(
+            ev.ReservationMade(
+                run=run.key,
+                name=hold.name,
+                earliest_start=engine.now + (FAR if notice is None else max(notice, MINUTE)),
+                basis=hold.basis,
+                reason=why,
+                message="",
+                domains=hold.domains,
+                lien=hold.lien,
+                envelopes=hold.envelopes,
+                cut_from=hold.cut_from,
+            )
+        )
     return True
 
 
@@ -167,7 +262,10 @@ def _unusable(engine: Engine, name: str) -> bool:
 
 
 def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
-    """Runs whose liens lie under work that has just started and need not have ended by their date."""
+    """Runs whose liens lie under work that has just started and cannot be expected to be out of their way by their date.
+
+    It is out of the way where it will have ended, or where it may then be cut: the date of a run that waited behind it counts on that.
+    """
     state = engine.state
     run = state.runs[opened.run]
     found: dict[str, RunState] = {}
@@ -175,7 +273,15 @@ def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
         for other in state.capacity.nodes[cell.node].liens:
             hold = state.holds[other].hold
             if hold is not None and other not in found and takes(hold.lien, cell.node, cell.slots):
-                surely = run.deadline is not None and run.deadline <= hold.earliest_start
-                if not surely and not run.spec.opportunistic:
+                if not run.spec.opportunistic and _in_the_way(engine, run, hold):
                     found[other] = state.holds[other]
     return list(found.values())
+
+
+def _in_the_way(engine: Engine, run: RunState, hold: Hold) -> bool:
+    date = hold.earliest_start
+    if run.deadline is not None and run.deadline <= date:
+        return False
+    if hold.basis is Reason.Predicted:
+        return predict.end_of(run, engine.now) > date
+    return hold.cut_from is None or hold.cut_from > date or engine.now + engine.state.config.min_runtime > date

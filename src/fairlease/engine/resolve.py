@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
-    from fairlease.model.reservation import Lottery
+    from fairlease.model.reservation import ByHand, Lottery
 
 
 class Resolution(NamedTuple):
@@ -116,15 +116,15 @@ class Bench:
         self.state = state
         self.seats = seats
         self.taken: list[tuple[Victim, list[Lease]]] = []
-        self._gone: set[tuple[str, str]] = set()
+        self.gone: set[tuple[str, str]] = set()
 
     def take(self, victim: Victim) -> bool:
         """Take a victim, unless nothing of it lies where it would help."""
         leases = self.state.runs[victim.run].leases
-        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self._gone]
+        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self.gone]
         if not any(map(self.seats.usable, fresh)):
             return False
-        self._gone.update((victim.run, lease.name) for lease in fresh)
+        self.gone.update((victim.run, lease.name) for lease in fresh)
         self.seats.change(fresh, 1)
         if not victim.whole:
             names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)
@@ -146,12 +146,29 @@ class Bench:
         return _together(kept[::-1])
 
 
+class Choice(NamedTuple):
+    """Whose work would go: what each group lacked, who stood in question, who was chosen, and the lottery if there was one."""
+
+    short: tuple[Shortage, ...]
+    conflict: list[Key]
+    victims: list[Victim]
+    lottery: Lottery | None
+
+
 def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | None:
     state, claim = planner.state, planner.run
-    pool, need = planner.pool, need_of(claim.spec, least_width(claim.spec))
-    if pool is None:
+    if planner.pool is None:
         return None
-    seats = Seats(state, pool, planner.reach(), need, planner.way)
+    need = need_of(claim.spec, least_width(claim.spec))
+    found = choose(state, claim, Seats(state, planner.pool, planner.reach(), need, planner.way), planner.now, beacon)
+    if found is None or not _serves(planner, family, found.victims):
+        return None
+    record = _record(planner, found.short, found.conflict, found.victims, found.lottery)
+    return Resolution(record, found.victims, planner.affordable())
+
+
+def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -> Choice | None:
+    """Class by class, then by lot, until `seats` have room; then all that proves unneeded is given back. None: it is not enough."""
     short = tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
     bench = Bench(state, seats)
     conflict: list[Key] = []
@@ -163,7 +180,7 @@ def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | Non
             conflict.append(victim.run)
     sortition = None
     if not seats.fits():
-        sortition = Sortition(state, claim, standing, planner.now, beacon, seats)
+        sortition = Sortition(state, claim, standing, now, beacon, seats)
         for victim in sortition.drawn():
             bench.take(victim)
             if seats.fits():
@@ -172,10 +189,8 @@ def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | Non
     if not seats.fits():
         return None
     chosen = bench.give_back()
-    if not _serves(planner, family, chosen):
-        return None
     lottery = None if sortition is None else sortition.record({each.run for each in chosen if each.whole})
-    return Resolution(_record(planner, short, conflict, chosen, lottery), chosen, planner.affordable())
+    return Choice(short, conflict, chosen, lottery)
 
 
 def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
@@ -185,18 +200,29 @@ def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
 def _record(
     planner: Planner, short: tuple[Shortage, ...], standing: list[Key], chosen: list[Victim], lottery: Lottery | None
 ) -> OutcomeRecorded:
-    state, claim = planner.state, planner.run
-    namespace = split(claim.key)[0]
+    claim = planner.run
+    reservation = "" if claim.hold is None else f"{split(claim.key)[0]}/{claim.hold.name}"
+    found = Choice(short, standing, chosen, lottery)
+    return record_of(planner.state, claim, found, planner.now, reservation=reservation)
+
+
+def record_of(
+    state: State, claim: RunState, found: Choice, now: int, *, reservation: str = "", by_hand: ByHand | None = None
+) -> OutcomeRecorded:
+    """The record of a resolution; where it was asked for by hand there is no run that claims."""
     outcome = OutcomeSpec(
-        claim=RunRef.of(claim.key),
-        reservation="" if claim.hold is None else f"{namespace}/{claim.hold.name}",
-        at=planner.now,
+        claim=RunRef.of(claim.key) if by_hand is None else None,
+        by_hand=by_hand,
+        reservation=reservation,
+        at=now,
         scope=Scope(flavor=claim.spec.resources.gpu_type, location=claim.spec.locality.location),
-        deficit_gpus=sum(each.gpus for each in short),
-        deficits=short,
-        conflict_set=tuple(dict.fromkeys(standing)),
-        lottery=lottery,
-        actions=tuple(Cut(run=each.run, leases=each.names, reason=each.reason, gpus=each.gpus) for each in chosen),
+        deficit_gpus=sum(each.gpus for each in found.short),
+        deficits=found.short,
+        conflict_set=tuple(dict.fromkeys(found.conflict)),
+        lottery=found.lottery,
+        actions=tuple(
+            Cut(run=each.run, leases=each.names, reason=each.reason, gpus=each.gpus) for each in found.victims
+        ),
         previous=state.last_outcome,
     )
     return OutcomeRecorded(name=f"outcome-{state.outcomes + 1}", outcome=outcome)

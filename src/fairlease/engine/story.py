@@ -15,7 +15,7 @@ from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Key, short
-from fairlease.model.reservation import ReservationState
+from fairlease.model.reservation import OutcomeSpec, ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -206,7 +206,7 @@ class Storyteller:
     def _(self, event: ev.OutcomeRecorded) -> None:
         outcome = event.outcome
         cut = ", ".join(f"{short(each.run)} ({each.gpus} GPUs, {each.reason.value})" for each in outcome.actions)
-        message = f"{short(outcome.claim.key)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
+        message = f"{claimant(outcome)} lacked {outcome.deficit_gpus} GPUs; gave way: {cut}"
         self._say(f"ResolverOutcome/{event.name}", "Resolved", message)
 
     @_tell.register
@@ -221,6 +221,21 @@ class Storyteller:
         told = f": {event.message}" if event.message else ""
         lost = event.state in (ReservationState.BLOCKED, ReservationState.CANCELED, ReservationState.FAILED)
         self._say(_run(event.run), event.reason, f"reservation {event.state.value}{told}", warning=lost)
+
+    @_tell.register
+    def _(self, event: ev.Forecasted) -> None:
+        for each in event.runs:
+            p10, p50, p90 = (format_instant(when) for when in (each.p10, each.p50, each.p90))
+            self._say(_run(each.run), "Forecast", f"starts at {p50} ({p10} to {p90}), {each.why}")
+
+
+def claimant(outcome: OutcomeSpec) -> str:
+    """For whom others gave way: a run, or an administrator."""
+    if outcome.claim is not None:
+        return short(outcome.claim.key)
+    assert outcome.by_hand is not None, "nobody is cut for nobody"
+    why = f", {outcome.by_hand.reason}" if outcome.by_hand.reason else ""
+    return f"an administrator ({outcome.by_hand.by}{why})"
 
 
 def _run(run: Key) -> str:

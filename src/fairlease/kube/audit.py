@@ -44,6 +44,7 @@ LOOKS = 5
 PAUSE_S = 1.0
 _KINDS = (LEASES, RESERVATIONS, OUTCOMES, RUNS, BUDGETS)
 _IN_FORCE = ("Pending", "Active", "Blocked")
+_STANDING = ("state", "reason", "message")
 _LIVING = ("attempt", "leases", "submittedAt", "startedAt", "deadline", "width", "pendingReservation", "earliestStart")
 _ENDED = ("phase", "reason", "attempt", "submittedAt", "startedAt", "endedAt", "funding")
 
@@ -133,7 +134,7 @@ class _Books:
         made = Reservations()
         for entry in self._scheduler.store.entries():
             for event in entry.events:
-                made.fold(event)
+                made.take(entry.at, event)
         known = set()
         for view in made.objects(self._now):
             name = key(view["name"].rpartition("/")[2], view["spec"]["runRef"]["namespace"])
@@ -144,8 +145,10 @@ class _Books:
                 continue
             yield from _differing("Reservation", name, there.spec, view["spec"])
             if view["status"]["state"] in _IN_FORCE or there.status:
-                kept = {field: there.status.get(field) for field in ("state", "reason", "message")}
-                yield from _differing("Reservation", name, kept, view["status"], "status")
+                kept, told = (
+                    {field: each.get(field) for field in _STANDING} for each in (there.status, view["status"])
+                )
+                yield from _differing("Reservation", name, kept, told, "status")
         yield from (f"Reservation {name} is in no entry of the ledger" for name in found if name not in known)
 
     def outcomes(self, found: Objects) -> Iterator[str]:

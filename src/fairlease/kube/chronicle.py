@@ -80,7 +80,7 @@ class Chronicle:
             if run not in self.reservations and made.hold is not None:
                 self.reservations[run] = known = Reservations()
                 for event in _told(run, made.hold):
-                    known.fold(event)
+                    known.take(made.hold.made_at, event)
 
     def follow(self, entry: Entry) -> Touched:
         """Take in one entry; says whose objects it changed."""
@@ -103,7 +103,7 @@ class Chronicle:
             elif isinstance(event, ev.OutcomeRecorded):
                 self.outcomes[event.name] = event.outcome
             elif isinstance(event, ev.ReservationMade | ev.ReservationTurned):
-                self.reservations.setdefault(event.run, Reservations()).fold(event)
+                self.reservations.setdefault(event.run, Reservations()).take(entry.at, event)
         return touched
 
     def _opened(self, event: ev.LeasesOpened, at: int) -> None:

@@ -94,9 +94,9 @@ class Crier:
 
 def _to_the_claim(event: ev.AnyEvent, lines: list[Line]) -> list[Line]:
     """Who others gave way to learns of it too, by name."""
-    if not isinstance(event, ev.OutcomeRecorded):
+    claim = event.outcome.claim if isinstance(event, ev.OutcomeRecorded) else None
+    if claim is None:
         return []
-    claim = event.outcome.claim
     return [line._replace(object=f"Run/{claim.namespace}/{claim.name}") for line in lines]
 
 

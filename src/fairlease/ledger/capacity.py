@@ -309,6 +309,11 @@ class Pool:
             found &= self._labels.get(label, 0)
         return found
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its nodes."""
+        return sum(gpus * count for domain in self.domains.values() for gpus, count in domain.sizes.items())
+
     def by_hole(self, least: int) -> Iterator[Domain]:
         """Domains with at least `least` free GPUs, the smallest hole first."""
         self._refresh()

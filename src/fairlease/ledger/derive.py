@@ -26,7 +26,10 @@ def runs_of(event: ev.AnyEvent) -> tuple[Key, ...]:
         return (event.run,)
     if isinstance(event, ev.RunDeferred):
         return tuple(dict.fromkeys(event.runs))
+    if isinstance(event, ev.Forecasted):
+        return tuple(each.run for each in event.runs)
     if isinstance(event, ev.OutcomeRecorded):
         outcome = event.outcome
-        return tuple(dict.fromkeys((outcome.claim.key, *outcome.conflict_set, *(cut.run for cut in outcome.actions))))
+        claim = () if outcome.claim is None else (outcome.claim.key,)
+        return tuple(dict.fromkeys((*claim, *outcome.conflict_set, *(cut.run for cut in outcome.actions))))
     return ()

@@ -228,6 +228,36 @@ class ReservationTurned(Event, frozen=True, kw_only=True):
     message: str = ""
 
 
+class Foreseen(Record, frozen=True, kw_only=True):
+    """When a waiting run will start: before `p10` once in ten, `p50` five, `p90` nine times in ten.
+
+    `source` says what it rests on, `why` what it is waiting for or why it moved. `play`, `usual` and `baseline` are waits from then
+    on that it was made of or is compared with: by a forward play of the engine, of the owner's runs lately, and by a play with the
+    mean of the last two durations. Where it has a reservation, `deficit_gpus` and `remedies` say what is missing, and what could
+    give way.
+    """
+
+    run: Key
+    p10: int
+    p50: int
+    p90: int
+    source: Reason
+    why: str
+    play: int
+    usual: int | None = None
+    baseline: int | None = None
+    confidence: int | None = None
+    deficit_gpus: int = 0
+    scope: str = ""
+    remedies: tuple[str, ...] = ()
+
+
+class Forecasted(Event, frozen=True, kw_only=True):
+    """Forecasts were made: the first of each run that waits, and those that moved by enough to be told."""
+
+    runs: tuple[Foreseen, ...]
+
+
 class DesiredSet(Event, frozen=True, kw_only=True):
     """An elastic run's desired width was set, for good."""
 
@@ -262,6 +292,7 @@ AnyEvent = (
     | OutcomeRecorded
     | ReservationMade
     | ReservationTurned
+    | Forecasted
     | DesiredSet
     | GrowthDeferred
 )

@@ -15,7 +15,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.ledger.event import ReservationMade
+    from fairlease.ledger.event import Foreseen, ReservationMade
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.run import RunSpec
@@ -74,7 +74,7 @@ class Hold:
         "reason", "state",
     )  # fmt: skip
 
-    def __init__(self, made: ReservationMade, at: int) -> None:
+    def __init__(self, made: ReservationMade, at: int, expected: int) -> None:
         self.name = made.name
         self.earliest_start = made.earliest_start
         self.basis = made.basis
@@ -84,7 +84,7 @@ class Hold:
         self.lien = made.lien
         self.envelopes = made.envelopes
         self.cut_from = made.cut_from
-        self.expected = 0
+        self.expected = expected
         self.made_at = at
         self.state = ReservationState.PENDING
 
@@ -102,6 +102,24 @@ class Hold:
         self.state, self.reason, self.message = saved
 
 
+class Standings:
+    """Reservations in force by flavor and order of asking: those with a lien, those too far back for one, those without money."""
+
+    __slots__ = ("blocked", "far", "near")
+
+    def __init__(self) -> None:
+        self.near: dict[str, SortedDict[int, RunState]] = {}
+        self.far: dict[str, SortedDict[int, RunState]] = {}
+        self.blocked: dict[str, SortedDict[int, RunState]] = {}
+
+    def of(self, flavor: str, hold: Hold) -> SortedDict[int, RunState]:
+        """Where a reservation stands."""
+        kind = self.blocked if not hold.holds else self.near if hold.lien else self.far
+        if flavor not in kind:
+            kind[flavor] = SortedDict()
+        return kind[flavor]
+
+
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 
@@ -109,9 +127,10 @@ class RunState:
     """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at", "hold",
-        "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since",
-        "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
+        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at",
+        "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase",
+        "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
+        "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -140,6 +159,8 @@ class RunState:
         self.hold: Hold | None = None
         self.reservations = 0
         self.displaced_by: tuple[Key, ...] = ()
+        self.foreseen: tuple[int, Foreseen] | None = None
+        self.foreseen_first: tuple[int, Foreseen] | None = None
         self.expected = 0
         self.leases: dict[str, Lease] = {}
         self.meters: dict[str, Meter] = {}
@@ -189,7 +210,7 @@ class RunState:
 _SCALARS = (
     "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
     "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
-    "reservations", "displaced_by", "expected",
+    "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 
@@ -242,6 +263,10 @@ class Queue:
         self.others: dict[Signature, dict[bytes, Shape]] = {}
         self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self.shapes) or any(self.following.values())
 
     def add(self, run: RunState, order: int) -> None:
         """A run begins to wait in its place; a trial that is undone may find the run already in another."""

@@ -14,10 +14,12 @@ import msgspec
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
+from fairlease.ledger.durations import Kept
 from fairlease.ledger.live import Hold, Meter, RunState, Unit
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
 from fairlease.ledger.timers import Due, TimerKey
+from fairlease.ledger.waits import KeptWaits
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Lease
@@ -92,6 +94,8 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
+    foreseen: tuple[int, ev.Foreseen] | None
+    foreseen_first: tuple[int, ev.Foreseen] | None
     expected: int
     hold: FrozenHold | None
     changed_at: int
@@ -119,7 +123,8 @@ class FrozenState(Record, frozen=True, kw_only=True):
     serial: int
     outcomes: int
     last_outcome: str
-    history: dict[str, tuple[tuple[int, int], ...]]
+    durations: tuple[Kept, ...]
+    waits: KeptWaits
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -163,7 +168,8 @@ def freeze(state: State) -> bytes:
         serial=state.serial,
         outcomes=state.outcomes,
         last_outcome=state.last_outcome,
-        history=state.history,
+        durations=tuple(state.durations.freeze()),
+        waits=state.waits.freeze(),
     )
     return _encoder.encode(frozen)
 
@@ -222,7 +228,8 @@ def thaw(body: bytes) -> State:
         state.timers.set(timer, when)
     state.orders, state.serial = frozen.orders, frozen.serial
     state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
-    state.history.update(frozen.history)
+    state.durations.thaw(frozen.durations)
+    state.waits.thaw(frozen.waits)
     state.settled()
     return state
 
@@ -259,7 +266,7 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
     "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by", "expected", "changed_at",
-    "steady", "stalled",
+    "steady", "stalled", "foreseen", "foreseen_first",
 )  # fmt: skip
 
 
@@ -283,8 +290,8 @@ def _freeze_hold(run: RunState) -> FrozenHold | None:
 
 
 def _thaw_hold(frozen: FrozenHold) -> Hold:
-    hold = Hold(frozen.made, frozen.made_at)
-    hold.state, hold.expected = frozen.state, frozen.expected
+    hold = Hold(frozen.made, frozen.made_at, frozen.expected)
+    hold.state = frozen.state
     return hold
 
 

@@ -32,6 +32,7 @@ _LAST = (1 << 63) - 1
 """No entry has a higher number than SQLite can hold."""
 
 _ROWS = "SELECT seq, at, prev, hash, body FROM entry WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+_WITH = "SELECT seq, at, prev, hash, body FROM entry WHERE instr(body, ?) AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
 _HEAD = "SELECT seq, lower(hex(hash)), at FROM entry ORDER BY seq DESC LIMIT 1"
 _PUT_ENTRY = "INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)"
 _PUT_SNAPSHOT = "INSERT OR REPLACE INTO snapshot (seq, hash, at, digest, body) VALUES (?, ?, ?, ?, ?)"
@@ -132,6 +133,19 @@ class SqliteStore:
         """The entries behind number `after`, in order, each decoded when it is its turn."""
         for seq, at, prev, sealed, body in self.rows(after):
             yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+
+    def entries_with(self, kind: type[AnyEvent], limit: int, name: str = "") -> list[Entry]:
+        """The last `limit` entries that hold an event of this kind (and this text), in order.
+
+        There is no index of them: they are few, and asked for rarely. The bytes of every entry are looked through, none is decoded
+        that does not hold it; that is some hundred megabytes in a second, so ask from beside whatever must not wait.
+        """
+        wanted = f'"event":"{kind.__name__}"'.encode(), name.encode(), limit
+        rows = self._db.execute(_WITH, wanted).fetchall()
+        return [
+            Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+            for seq, at, prev, sealed, body in reversed(rows)
+        ]
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot, and the one before it."""

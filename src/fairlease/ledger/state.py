@@ -42,7 +42,7 @@ class State(World):
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
-            ev.GrowthDeferred: self._growth_deferred,
+            ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -178,6 +178,8 @@ class State(World):
     def _run_requeued(self, event: ev.RunRequeued) -> None:
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
+        if event.reason is Reason.Fail:
+            self.durations.ended(self.undo, run, self.at)
         self.undo.touch(run)
         run.attempt += 1
         run.failures += event.reason is Reason.Fail
@@ -199,7 +201,7 @@ class State(World):
         assert not run.leases, "a run's leases close before it ends"
         assert run.hold is None, "a run's reservation is over before it ends"
         if event.reason in _OWN_ENDS:
-            self._remember(run)
+            self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)
@@ -303,7 +305,7 @@ class State(World):
             self._release(run)
         self.undo.touch(run)
         run.reservations += 1
-        self.reserve(run, Hold(event, self.at))
+        self.reserve(run, Hold(event, self.at, self.expectation(run)))
 
     def _reservation_turned(self, event: ev.ReservationTurned) -> None:
         run = self.runs[event.run]
@@ -318,3 +320,13 @@ class State(World):
             return
         self.undo.touch(hold)
         hold.state, hold.reason, hold.message = event.state, event.reason, event.message
+        if event.state is ReservationState.BLOCKED:
+            self._stand(run, hold, stands=True)
+
+    def _forecasted(self, event: ev.Forecasted) -> None:
+        for foreseen in event.runs:
+            run = self.runs[foreseen.run]
+            self.undo.touch(run)
+            run.foreseen = (self.at, foreseen)
+            if run.foreseen_first is None:
+                run.foreseen_first = run.foreseen

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import Capacity, NodeState, bar
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.durations import Durations, kinds_of
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
-from fairlease.model.amount import HOUR
+from fairlease.ledger.waits import Waits
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -27,13 +28,6 @@ if TYPE_CHECKING:
 
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.node import Node
-    from fairlease.model.run import RunSpec
-
-REMEMBERED_RUNS = 32
-"""Runs of each owner whose duration is remembered, for predictions."""
-
-UNKNOWN_MS = 4 * HOUR
-"""How long a run is taken to run whose owner's runs nobody has seen end yet."""
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
@@ -84,9 +78,11 @@ class World:
         self.queue = Queue()
         self.timers = Timers()
         self.holds: dict[Key, RunState] = {}
+        self.standings = Standings()
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
-        self.history: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.durations = Durations()
+        self.waits = Waits()
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.dirty = Dirty()
         self.orders = 0
@@ -160,6 +156,9 @@ class World:
         self.dirty.flavors.add(self.capacity.flavor(state.node))
         if state.barred:
             self.dirty.sliced.update(state.liens)
+        else:  # who lost their place with a node is tried again when one comes back, whether there is room or not
+            lost = [run for run, each in self.holds.items() if each.hold is not None and not each.hold.holds]
+            self.dirty.sliced.update(lost)
 
     def _debounce(self, state: NodeState) -> None:
         """A silent node whose pods are known dead fails when the debounce is over."""
@@ -302,7 +301,7 @@ class World:
         """A run's reservation comes into force: its lien lies on its slots, and its date is a timer."""
         self.undo.put(self.holds, run.key, run)
         run.hold = hold
-        hold.expected = hold.expected or self.expectation(run.spec)
+        self._stand(run, hold, stands=True)
         if not hold.holds:
             return
         for name, slots in hold.lien.items():
@@ -322,8 +321,19 @@ class World:
     def _lift(self, run: RunState, hold: Hold) -> None:
         """A reservation holds nothing any more: others may use its slots."""
         self._timer(Due.RESERVATION, (run.key,), None)
+        self._stand(run, hold, stands=False)
         for name in hold.lien:
             self._lien(run.key, name, 0)
+
+    def _stand(self, run: RunState, hold: Hold, *, stands: bool) -> None:
+        """A reservation takes its place among those of its flavor, or gives it up."""
+        place = self.standings.of(run.spec.resources.gpu_type, hold)
+        if stands and run.order not in place:
+            place[run.order] = run
+            self.undo.later(place.pop, run.order, None)
+        elif not stands and run.order in place:
+            del place[run.order]
+            self.undo.later(place.__setitem__, run.order, run)
 
     def _lien(self, run: Key, name: str, slots: int) -> None:
         state = self.capacity.nodes.get(name)
@@ -341,9 +351,10 @@ class World:
         run.started_at = self.at
         if run.first_started_at is None:
             run.first_started_at = self.at
+        self.waits.started(self.undo, run, self.at)
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
-        run.expected = self.expectation(run.spec)
+        run.expected = self.expectation(run)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._timer(Due.LATEST_START, (run.key,), None)
         if run.spec.opportunistic:
@@ -432,17 +443,9 @@ class World:
             self.undo.touch(meter)
         meter.change(gpus, self.at)
 
-    def expectation(self, spec: RunSpec) -> int:
+    def expectation(self, run: RunState) -> int:
         """How long a run will take at the most, nine times in ten, by what is known now."""
-        past = sorted(duration for _, duration in self.history.get(spec.owner, ()))
-        unseen = spec.runtime.expected_duration or UNKNOWN_MS
-        return past[min(len(past) - 1, len(past) * 9 // 10)] if past else unseen
-
-    def _remember(self, run: RunState) -> None:
-        """How long a run ran that came to its own end: (GPUs, milliseconds), the latest last."""
-        if run.started_at is not None:
-            past = (*self.history.get(run.spec.owner, ()), (run.spec.resources.total_gpus, self.at - run.started_at))
-            self.undo.put(self.history, run.spec.owner, past[-REMEMBERED_RUNS:])
+        return self.durations.high(kinds_of(run), run.spec.runtime.expected_duration)
 
     def _forget(self, run: RunState, unit: Unit) -> None:
         self.undo.pop(run.overdrawn, unit)

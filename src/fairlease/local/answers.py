@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease import __version__
 from fairlease.engine import command as cmd
-from fairlease.engine import view
+from fairlease.engine import forecast, view
+from fairlease.engine.reservations import forecast_view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
 from fairlease.local.children import audit_report, export_answer, read_part
+from fairlease.local.contention import Contention
 from fairlease.local.environment import pod_id
+from fairlease.local.foresight import Foresight, forecast_report
+from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
 from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
@@ -28,6 +32,7 @@ from fairlease.theatre.inquiry import Inquiry
 from fairlease.theatre.metrics import pending_by_cause
 
 if TYPE_CHECKING:
+    from fairlease.ledger.state import State
     from fairlease.local.access import Caller
     from fairlease.local.daemon import Daemon
     from fairlease.theatre.past import Asked
@@ -47,7 +52,9 @@ class Answers:
         self._access = daemon.access
         self._past = daemon.past
         self._inquiry = Inquiry(daemon.scheduler)
+        self._foresight = Foresight(daemon.scheduler)
         self._children = asyncio.Lock()
+        contention = Contention(daemon)
         self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
         self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
             "status": (rq.Args, self.status),
@@ -56,14 +63,20 @@ class Answers:
             "list": (rq.ListArgs, self.list_runs),
             "show": (rq.OneRun, self.show),
             "explain": (rq.OneRun, self.explain),
+            "eta": (rq.Eta, self.eta),
+            "forecast.report": (rq.Report, self.forecast_report),
             "cover": (rq.RunOrObject, self.cover),
             "cancel": (rq.Runs, self.cancel),
             "budgets.apply": (rq.Objects, self.apply_budgets),
             "budgets.list": (rq.Args, self.list_budgets),
             "budgets.remove": (rq.OneBudget, self.remove_budget),
             "leases": (rq.Leases, self.leases),
+            "notices": (rq.Notices, self.notices),
             "who-pays": (rq.WhoPays, self.who_pays),
             "nodes": (rq.Args, self.nodes),
+            "reservations": (rq.Reservations, contention.reservations),
+            "outcomes": (rq.Outcomes, contention.outcomes),
+            "resolve": (rq.Resolve, contention.resolve),
             "logs": (rq.Logs, self.logs),
             "logs.read": (rq.ReadLog, self.read_log),
             "wait": (rq.Wait, self.wait),
@@ -219,6 +232,9 @@ class Answers:
             "spec": spec,
             "status": self._past.status(asked, self._daemon.now()),
         }
+        live = self._scheduler.state.runs.get(asked.run)
+        if live is not None and live.foreseen is not None:
+            result["forecast"] = forecast_view(*live.foreseen)
         if asked.ending is not None:
             ended = asked.ending.ended
             result["outcome"] = {
@@ -235,6 +251,22 @@ class Answers:
         asked = self._found(rq.name_key(args.run))
         now = self._daemon.now()
         return self._inquiry.explanation(asked, self._past.status(asked, now), now)
+
+    async def eta(self, _: Caller, args: rq.Eta) -> Result:
+        """When a run starts, thought through anew; or all that wait, as it was last written down."""
+        now = self._daemon.now()
+        if args.run is not None:
+            return {"runs": [self._foresight.of(self._found(rq.name_key(args.run)), now)]}
+        waiting = forecast.waiting(self._scheduler.state)
+        rows = [self._scheduler.state.runs[run] for run in waiting]
+        chosen = [run for run in rows if args.owner is None or covers(args.owner, run.spec.owner)]
+        return {"runs": [self._foresight.told(run) for run in chosen[: rq.bounded(args.limit)]]}
+
+    async def forecast_report(self, _: Caller, args: rq.Report) -> Result:
+        """Whether forecasts kept their word, over the ledger's past."""
+        since = rq.instant("since", args.since)
+        async with self._children:
+            return await asyncio.to_thread(forecast_report, self._daemon.settings.ledger, args.owner, since)
 
     async def plan(self, caller: Caller, args: rq.OneObject) -> Result:
         """What would come of submitting a run; nothing is written."""
@@ -327,6 +359,8 @@ class Answers:
             "gpus": sum(node.peak for node in nodes),
             "freeGPUs": sum(node.room for node in nodes),
             "runs": {Phase.PENDING.value: pending, Phase.RUNNING.value: len(state.runs) - pending},
+            "notifications": self._daemon.notifier.sums()._asdict(),
+            "reservations": reservation_counts(state),
             "you": {"user": caller.name, "admin": caller.admin, "owners": list(caller.owners)},
         }
 
@@ -337,6 +371,12 @@ class Answers:
     async def leases(self, _: Caller, args: rq.Leases) -> Result:
         """Leases, open and closed, in order of opening."""
         return {"leases": [view.lease_object(row) for row in self._scheduler.store.leases(rq.lease_query(args))]}
+
+    async def notices(self, _: Caller, args: rq.Notices) -> Result:
+        """What was told last, the latest first, and what became of each delivery."""
+        run = None if args.run is None else self._found(rq.name_key(args.run)).run
+        told = self._daemon.notifier.last(rq.bounded(args.limit), run)
+        return {"notices": [notice_view(notice, deliveries) for notice, deliveries in told]}
 
     async def nodes(self, _: Caller, __: rq.Args) -> Result:
         """Every node, and what is free in each domain."""
@@ -364,6 +404,16 @@ class Answers:
             return await asyncio.to_thread(
                 export_answer, self._daemon.settings.ledger, args.what, query, self._daemon.now()
             )
+
+
+def reservation_counts(state: State) -> Result:
+    """How many reservations are in force, by state, and the date of the next that is to be kept."""
+    holds = [run.hold for run in state.runs.values() if run.hold is not None]
+    counts: Result = {}
+    for hold in holds:
+        counts[hold.state.value] = counts.get(hold.state.value, 0) + 1
+    dates = [hold.earliest_start for hold in holds if hold.holds]
+    return {**counts, "next": format_instant(min(dates)) if dates else None}
 
 
 def _matches(asked: Asked, args: rq.ListArgs) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
+from fairlease.ledger.timers import Due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,7 +42,7 @@ def catch_up(
     left.reverse()
     played = -1
     while True:
-        timer = _timer_after(scheduler, played)
+        timer = _timer_after(scheduler, played, now)
         if left and (timer is None or left[-1][0] <= timer or timer >= now):
             at = left[-1][0]
             commands = []
@@ -61,12 +62,16 @@ def reopened(state: State) -> list[cmd.AnyCommand]:
     return [cmd.SetNode(node=msgspec.structs.replace(node, cordoned=False)) for node in nodes if node.cordoned]
 
 
-def _timer_after(scheduler: Scheduler, played: int) -> int | None:
-    """The next timer; one that was played and stays set, because nothing came of it, is not played again."""
+def _timer_after(scheduler: Scheduler, played: int, now: int) -> int | None:
+    """The next timer; one that was played and stays set, because nothing came of it, is not played again.
+
+    A reservation that fell due meanwhile starts its run, and cuts others, only now: nobody was there to launch anything.
+    """
     timer = scheduler.next_timer()
-    if timer is None or timer > played:
+    if timer is None or timer >= now or (timer > played and not scheduler.state.holds):
         return timer
-    return min((when for when in scheduler.state.timers.times.values() if when > played), default=None)
+    times = scheduler.state.timers.times.items()
+    return min((when for (due, _), when in times if when > played and due is not Due.RESERVATION), default=None)
 
 
 def _held(scheduler: Scheduler, at: int, now: int, commands: list[cmd.AnyCommand]) -> list[cmd.AnyCommand]:

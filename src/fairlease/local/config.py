@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
+from fairlease.engine.notice import Kind
 from fairlease.model import rules
 from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
@@ -48,6 +51,22 @@ class NodeEntry(Record, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
+class Notify(Record, frozen=True, kw_only=True):
+    """Where notices go. `kinds` empty: all kinds; a signal goes only to processes that catch it, as others would die of it."""
+
+    webhook: str | None = None
+    command: tuple[str, ...] = ()
+    signal: str | None = None
+    kinds: tuple[Kind, ...] = ()
+
+
+class BeaconSource(Record, frozen=True, kw_only=True):
+    """What to read a public random value from: a file, or what a command prints."""
+
+    file: str | None = None
+    command: tuple[str, ...] = ()
+
+
 class Machine(Record, frozen=True, kw_only=True):
     """The file's keys besides the policy."""
 
@@ -59,6 +78,8 @@ class Machine(Record, frozen=True, kw_only=True):
     grace: Duration = 10 * SECOND
     metrics_port: int | None = None
     home: str | None = None
+    notify: Notify = Notify()
+    beacon: BeaconSource | None = None
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -78,6 +99,11 @@ class Settings(Record, frozen=True, kw_only=True):
     def ledger(self) -> Path:
         """Where the ledger lies."""
         return self.home / "ledger.db"
+
+    @property
+    def outbox(self) -> Path:
+        """Where notices are kept until they are delivered."""
+        return self.home / "notices.db"
 
     @property
     def log(self) -> Path:
@@ -186,6 +212,33 @@ def _nodes_have_a_flavor(machine: Machine) -> Iterator[Wrong]:
                 yield Wrong(("nodes", index, "flavor"), None, message)
 
 
+def _web_address(value: str) -> str | None:
+    parts = urlsplit(value)
+    good = parts.scheme in ("http", "https") and parts.hostname and value.isascii() and value.isprintable()
+    return None if good and " " not in value else "expected an address such as https://hooks.example.com/…"
+
+
+def _a_signal(value: str) -> str | None:
+    good = value.startswith("SIG") and value in signal.Signals.__members__ and value not in ("SIGKILL", "SIGSTOP")
+    return None if good else "expected a signal that can be caught, such as SIGUSR1"
+
+
+def _a_path(value: str) -> str | None:
+    return None if value.startswith("/") else "expected an absolute path: the daemon works elsewhere than you"
+
+
+def _commands_are_commands(record: Notify | BeaconSource) -> Iterator[Wrong]:
+    for index, word in readable(record.command):
+        if "\0" in word or (index == 0 and not word.startswith("/")):
+            message = "expected an absolute path: the daemon works elsewhere than you" if index == 0 else "holds a NUL"
+            yield Wrong(("command", index), word, message)
+
+
+def _a_beacon_has_one_source(source: BeaconSource) -> Iterator[Wrong]:
+    if (source.file is None) == (not source.command):
+        yield Wrong((), None, "expected a file or a command, one of the two")
+
+
 _POLICY = Reader(rules.CHECKS, rules.RULES)
 _MACHINE = Reader(
     {
@@ -196,6 +249,8 @@ _MACHINE = Reader(
             "home": rules.not_empty,
             "grace": _grace,
         },
+        Notify: {"webhook": _web_address, "signal": _a_signal},
+        BeaconSource: {"file": _a_path},
         NodeEntry: {
             "name": rules.a_node_name,
             "gpus": _gpu_count,
@@ -210,7 +265,9 @@ _MACHINE = Reader(
             _nodes_are_named_apart,
             _gpus_are_said_once,
             _nodes_have_a_flavor,
-        )
+        ),
+        Notify: (_commands_are_commands,),
+        BeaconSource: (_commands_are_commands, _a_beacon_has_one_source),
     },
 )
 

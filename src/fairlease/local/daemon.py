@@ -29,9 +29,11 @@ from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
+from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.machine import node_commands
+from fairlease.local.notifier import Notifier
 from fairlease.local.pods import Pods
 from fairlease.local.processes import Ears, Processes
 from fairlease.local.protocol import Fault, fault
@@ -66,6 +68,10 @@ IDLE_S = 60.0
 AGAIN_S = 0.2
 FAILED_S = 0.5
 END_S = 30.0
+
+FORECAST_S = 2.0
+FORECAST_SHARE = 20
+"""Forecasts are made anew when facts changed, at most so often, and so rarely that they take a twentieth of the time at most."""
 
 Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
 Ready = Callable[[list[str]], None]
@@ -131,11 +137,17 @@ class Daemon:
         self._all_gone: list[asyncio.Future[None]] = []
         self._teller = Storyteller()
         self._not_before = 0.0
+        self._forecast_due: float | None = None
+        self._forecast_next = 0.0
+        self._beside: list[asyncio.Task[None]] = []
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
         self.pods = pods
         self.processes.devices = hardware.devices
+        self.metrics.remember(self.scheduler)
+        self.notifier = Notifier(self)
+        self._beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
         self.answers = Answers(self)
         self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
         self._pages = Pages({"/metrics": self._scrape, "/healthz": lambda: Page(b"ok\n")})
@@ -151,6 +163,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
+            await self._beacon.ready()
             self._catch_up(self.processes.recorded_ends(self.scheduler.state))
             told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
             self._tick([*reopened(self.scheduler.state), *told])
@@ -161,8 +174,12 @@ class Daemon:
                 "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
             )
             ready([] if self.metrics_problem is None else [self.metrics_problem])
+            self._beside = [self._loop.create_task(each) for each in (self.notifier.live(), self._beacon.listen())]
             await self._live()
         finally:
+            for task in self._beside:
+                task.cancel()
+            await self.notifier.close()
             await self._server.close()
             self._pages.close()
             self._put_away()
@@ -254,6 +271,7 @@ class Daemon:
                 _release(self._all_gone)
             # Those who write meanwhile share the next append; where nothing can be written, there is no hurry.
             await asyncio.sleep(0 if told else FAILED_S)
+            self._forecast()
 
     async def _sleep(self) -> None:
         """Until a request, the end of a process, a timer, or a look that is due."""
@@ -265,6 +283,8 @@ class Daemon:
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
             waits.append(max(look_ms / 1000, 0.001))
+        if self._forecast_due is not None:
+            waits.append(max(self._forecast_due - time.monotonic(), 0.001))
         handle = self._loop.call_later(min(waits), self._wake.set)
         await self._wake.wait()
         self._wake.clear()
@@ -293,6 +313,22 @@ class Daemon:
         else:
             return not observed or self.scheduler.head.seq > before
         return False
+
+    def _forecast(self) -> None:
+        """Say when those who wait will start, where facts changed since it was last said and it is time."""
+        if self._forecast_due is None or self._forecast_due > time.monotonic() or self._stop:
+            return
+        self._forecast_due = None
+        begun = time.monotonic()
+        try:
+            self._decide(self.now(), [cmd.Forecast()])
+        except Conflict:
+            self.log.critical("another writer appended to the ledger; stepping down")
+            raise
+        except Exception:
+            self.log.exception("no forecast was made")
+        self._forecast_due = None  # the forecast is no fact that calls for another
+        self._forecast_next = time.monotonic() + max(FORECAST_S, FORECAST_SHARE * (time.monotonic() - begun))
 
     def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
         for commands, owners in [([each], []) for each in observed] + [(job.commands, [job]) for job in jobs]:
@@ -330,6 +366,7 @@ class Daemon:
 
     def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
         begun = time.perf_counter()
+        self.scheduler.engine.beacon = self._beacon.value(at)
         tick = self.scheduler.tick(at, *commands)
         self._keep(tick, time.perf_counter() - begun)
         return tick
@@ -353,9 +390,13 @@ class Daemon:
         try:
             self.metrics.ticked(tick, seconds)
             if tick.entry is not None:
+                if self.scheduler.state.queue:
+                    self._forecast_due = self._forecast_due or max(self._forecast_next, time.monotonic())
                 self.past.follow(tick.entry)
                 self.metrics.appended(self.store.append_s)
                 self._tell(tick, tick.entry, seconds)
+                self.notifier.follow(tick.entry)
+                self._beacon.look()
                 self.scheduler.save_snapshot()
         except Exception:
             self.log.exception("an entry was not told", seq=self.scheduler.head.seq)

@@ -11,8 +11,10 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import quote
 
+from fairlease.engine.notice import Notice
+from fairlease.model.amount import format_instant
 from fairlease.model.lease import Lease
-from fairlease.model.record import Record, split
+from fairlease.model.record import Key, Record, short, split
 from fairlease.theatre.rendezvous import identity, is_ours, places
 
 LOOPBACK = "127.0.0.1"
@@ -95,6 +97,16 @@ def visible(slots: Sequence[int], uuids: Mapping[int, str]) -> dict[str, str]:
     known = all(slot in uuids for slot in slots)  # CUDA takes numbers or uuids, not both
     names = [uuids[slot] if known else str(slot) for slot in slots]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
+
+
+def notice_environment(notice: Notice, run: Key) -> dict[str, str]:
+    """What the operator's command finds in its environment of a notice; the whole of it stands on its standard input."""
+    told = {"FAIRLEASE_NOTICE": notice.kind.value, "FAIRLEASE_NOTICE_KEY": notice.key}
+    if run:
+        told["FAIRLEASE_RUN"] = short(run)
+    if notice.due is not None:
+        told["FAIRLEASE_DUE"] = format_instant(notice.due)
+    return told
 
 
 def pick_port(seed: str, taken: Collection[int] = ()) -> int:

@@ -25,6 +25,7 @@ import shutil
 import signal
 import struct
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -126,13 +127,15 @@ class Pods:
         self.root = root.resolve()
         self.python = python
         self._pods, self._logs, self._trash = self.root / "pods", self.root / "logs", self.root / "trash"
+        self._notices = self.root / "notices"
         self._boot = shim.boot_id()
         self._children: dict[str, int] = {}  # supervisors that we started and must reap
         self._going: list[int] = []  # those among them whose pod is forgotten
         self._condemned: dict[str, dict[int, shim.Process]] = {}  # what `sweep` killed, until it is gone
         self.root.mkdir(parents=True, exist_ok=True)
         # Environments hold secrets; the way to one's own log is open, a list of everybody's is not.
-        for folder, mode in ((self._pods, 0o700), (self._trash, 0o700), (self._logs, 0o711)):
+        folders = (self._pods, 0o700), (self._trash, 0o700), (self._logs, 0o711), (self._notices, 0o711)
+        for folder, mode in folders:
             folder.mkdir(exist_ok=True)
             folder.chmod(mode)
         for leftover in self._trash.iterdir():
@@ -162,7 +165,8 @@ class Pods:
             raise ValueError(f"{spec.log} is not in {self._logs}: root opens it, so nobody else may lead it astray")
         if (standing := self.spec_of(name)) is not None:
             return standing
-        spec = msgspec.structs.replace(spec, env={**spec.env, **self._marks(name)})
+        ours = {**self._marks(name), shim.NOTICE_FILE: str(self._notices / name)}
+        spec = msgspec.structs.replace(spec, env={**spec.env, **ours})
         (self._pods / name).mkdir(mode=0o700, exist_ok=True)
         shim.sync_dir(str(self._pods))
         self._publish(name, shim.SPEC, spec)
@@ -318,6 +322,27 @@ class Pods:
             if now is None or now.ended or now.start != process.start:
                 del condemned[pid]
         return len(condemned)
+
+    def show_notices(self, wanted: Mapping[str, bytes]) -> None:
+        """Make the notice files of all pods say this, and those of all others be gone; each is there whole or not at all."""
+        for path in self._notices.iterdir():
+            if path.name not in wanted:
+                path.unlink(missing_ok=True)
+        for pod_id, body in wanted.items():
+            path = self._notices / pod_id
+            if not path.exists() or path.read_bytes() != body:
+                new = path.with_name(f"{pod_id}.new")
+                new.write_bytes(body)
+                new.chmod(0o644)
+                new.rename(path)
+
+    def signal(self, pod_id: str, number: int) -> int:
+        """Send a signal to those processes of a pod that catch it, and to no other: it would be their end. Gives how many."""
+        holder = self._holder(pod_id)
+        heard = [each for each in shim.descendants(holder) if shim.catches(each, number)] if holder is not None else []
+        for process in heard:
+            shim.strike(process, number)
+        return len(heard)
 
     def forget(self, pod_id: str) -> None:
         """Remove a pod that is over, all but its log. Only once its end is in the ledger: then nobody knows it."""

@@ -104,6 +104,14 @@ class Processes:
         name = short(run)
         return any(pod.spec is not None and pod.spec.env.get("FAIRLEASE_RUN") == name for pod in self._known.values())
 
+    def pods_by_run(self) -> dict[str, list[str]]:
+        """The pods that may be alive and are not being ended, by the name of their run."""
+        found: dict[str, list[str]] = {}
+        for name, pod in self._known.items():
+            if pod.spec is not None and not pod.ending:
+                found.setdefault(pod.spec.env["FAIRLEASE_RUN"], []).append(name)
+        return found
+
     def next_look_ms(self) -> int | None:
         """How long until something must be looked at, unless its end is heard of before."""
         due = [pod.due_ms for pod in self._known.values() if pod.due_ms is not None]

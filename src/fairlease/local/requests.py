@@ -60,6 +60,21 @@ class OneRun(Args, frozen=True):
     run: str
 
 
+class Eta(Args, frozen=True):
+    """A run by its name, or nobody's: all that wait, of an owner and all below where one is named."""
+
+    run: str | None = None
+    owner: str | None = None
+    limit: int = LIMIT
+
+
+class Report(Args, frozen=True):
+    """Whose forecasts, made since when."""
+
+    owner: str | None = None
+    since: str | None = None
+
+
 class RunOrObject(Args, frozen=True):
     """A run that is there, or one that might be."""
 
@@ -103,6 +118,13 @@ class Leases(Args, frozen=True):
     limit: int = LIMIT
 
 
+class Notices(Args, frozen=True):
+    """The latest notices, of one run or of all."""
+
+    run: str | None = None
+    limit: int = LIMIT
+
+
 class WhoPays(Args, frozen=True):
     """Whose runs; nobody's name: all that run."""
 
@@ -138,6 +160,35 @@ class Stop(Args, frozen=True):
     """Whether work ends too."""
 
     end: bool = False
+
+
+class Reservations(Args, frozen=True):
+    """Whose; `all`: those that are over too."""
+
+    run: str | None = None
+    namespace: str | None = None
+    all: bool = False
+    limit: int = LIMIT
+
+
+class Outcomes(Args, frozen=True):
+    """Which resolutions: one by its name, those that concern a run, or the last of all."""
+
+    name: str | None = None
+    run: str | None = None
+    limit: int = LIMIT
+
+
+class Resolve(Args, frozen=True, rename={"dry_run": "dryRun"}):
+    """What to free by hand: GPUs of a flavor on nodes with these labels, in pods and groups."""
+
+    flavor: str
+    gpus: int
+    location: dict[str, str] = {}
+    pod: int = 1
+    group: int | None = None
+    reason: str = ""
+    dry_run: bool = False
 
 
 class Export(Args, frozen=True):

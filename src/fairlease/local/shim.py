@@ -36,6 +36,9 @@ SPEC, LOCK, STARTED, ALIVE, ENDING, EXIT = "pod.json", "lock", "started", "alive
 MARKERS = ("FAIRLEASE_POD", "FAIRLEASE_POD_DIR")
 """What every process of a pod carries in its environment; the directory tells two daemons' pods of one name apart."""
 
+NOTICE_FILE = "FAIRLEASE_NOTICE_FILE"
+"""Where a process of a pod finds, while a cut of its run comes, when that will be."""
+
 NOT_EXECUTABLE, NOT_FOUND, SIGNALED = 126, 127, 128
 HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 RESERVED_BYTES = 1024
@@ -138,6 +141,16 @@ def strike(target: Process, number: int) -> None:
             os.kill(target.pid, number) if handle is None else signal.pidfd_send_signal(handle, number)
     if handle is not None:
         os.close(handle)
+
+
+def catches(process: Process, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        with open(f"/proc/{process.pid}/status", "rb") as file:
+            caught = next((line for line in file if line.startswith(b"SigCgt:")), b"SigCgt: 0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def pidfd(pid: int) -> int | None:

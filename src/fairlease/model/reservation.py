@@ -131,11 +131,28 @@ class Lottery(Record, frozen=True, kw_only=True):
     """The public value that entered the seed, where one is configured."""
 
 
-class OutcomeSpec(Record, frozen=True, kw_only=True):
-    """Why others' work was cut, for whom, out of which candidates. `previous` chains the outcomes to each other."""
+class ByHand(Record, frozen=True, kw_only=True):
+    """What an administrator asked to be freed, where no run claims it: so many GPUs, in pods and groups like a run's."""
 
-    claim: RunRef
-    """The run that asked."""
+    by: str
+    """The administrator."""
+    reason: str = ""
+    """Why, in the administrator's words."""
+    gpus: int
+    """GPUs that were to be free."""
+    gpus_per_pod: int = 1
+    """So many of them on one node at a time."""
+    group_gpus: int | None = None
+    """So many of them in one fabric domain at a time."""
+
+
+class OutcomeSpec(Record, frozen=True, kw_only=True):
+    """Why others' work was cut, for whom (`claim`, or `by_hand`), out of which candidates. `previous` chains outcomes."""
+
+    claim: RunRef | None = None
+    """The run that asked; none where it was asked for by hand."""
+    by_hand: ByHand | None = None
+    """What an administrator asked for; none where a run did."""
     reservation: str = ""
     """The reservation that was due, as namespace/name; empty where none was."""
     at: Instant

@@ -61,6 +61,7 @@ class Auditor:
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
+            ev.Forecasted: self._forecasted,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -295,6 +296,14 @@ class Auditor:
         for message in self.promises.turned(event, self.at):
             self._check(holds=False, claim="reservation", message=message)
 
+    def _forecasted(self, event: ev.Forecasted) -> None:
+        for row in event.runs:
+            run = self.runs.get(row.run)
+            waits = run is not None and not run.over and not run.open
+            self._check(waits, "forecast", f"{row.run} was forecast, which does not wait")
+            ordered = self.at <= row.p10 <= row.p50 <= row.p90
+            self._check(ordered, "forecast", f"{row.run} is to start at {row.p10}, {row.p50}, {row.p90}")
+
     def _done(self, key: Key) -> bool:
         return key in self.runs and self.runs[key].phase is Phase.COMPLETED
 
@@ -372,7 +381,9 @@ class Auditor:
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
         self.moment.resolved = True
-        self._check(event.outcome.claim.key in self.runs, "outcome", f"{event.name} is for nobody")
+        claim, by_hand = event.outcome.claim, event.outcome.by_hand
+        known = by_hand is not None if claim is None else claim.key in self.runs
+        self._check(known, "outcome", f"{event.name} is for nobody")
         for action in event.outcome.actions:
             self._cuts.update({(action.run, name): action.reason for name in action.leases})
 

@@ -193,6 +193,7 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
         while taken < len(steps) and scenario.start + steps[taken].at <= now:
             world.take(steps[taken])
             taken += 1
+        world.forecast()
         while checked < len(checks) and scenario.start + checks[checked].at <= now:
             film.check(checks[checked])
             checked += 1

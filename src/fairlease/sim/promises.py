@@ -40,8 +40,8 @@ class Promises:
         self.names.add((namespace, event.name))
         if event.earliest_start <= at:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
-        if not event.lien:
-            yield f"{event.name} is for nothing"
+        if bool(event.lien) != bool(event.domains):
+            yield f"{event.name} has a lien without a domain, or a domain without a lien"
         self.of[event.run] = Promise(event.name, event.earliest_start, event.lien)
 
     def turned(self, event: ev.ReservationTurned, at: int) -> Iterator[str]:

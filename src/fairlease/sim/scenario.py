@@ -16,6 +16,7 @@ from fairlease.model.config import Config
 from fairlease.model.node import Node
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
 from fairlease.model.record import Duration, GpuHours, Key, Record
+from fairlease.model.reservation import Scope
 from fairlease.model.run import RunSpec
 
 START = parse_instant("2026-01-05T00:00:00Z")
@@ -89,6 +90,17 @@ class PodFailure(Record, frozen=True, kw_only=True):
     rank: int
 
 
+class Resolution(Record, frozen=True, kw_only=True):
+    """An administrator frees GPUs of a scope by hand."""
+
+    scope: Scope
+    gpus: int
+    gpus_per_pod: int = 1
+    group_gpus: int | None = None
+    by: str = "admin"
+    reason: str = ""
+
+
 class Application(Record, frozen=True, kw_only=True):
     """An object is applied as it stands."""
 
@@ -100,7 +112,16 @@ class Restart(Record, frozen=True, kw_only=True):
 
 
 Action: TypeAlias = (
-    Submission | NodeChange | BudgetChange | Shrink | Cancellation | Completion | PodFailure | Application | Restart
+    Submission
+    | NodeChange
+    | BudgetChange
+    | Shrink
+    | Cancellation
+    | Completion
+    | PodFailure
+    | Resolution
+    | Application
+    | Restart
 )
 
 

@@ -32,6 +32,7 @@ from fairlease.sim.scenario import (
     NodeChange,
     NodeEvent,
     PodFailure,
+    Resolution,
     Restart,
     Scenario,
     Shrink,
@@ -89,6 +90,7 @@ class _Reading:
             "cancel": self._cancel,
             "complete": self._complete,
             "podFails": self._fail_pod,
+            "resolve": self._resolve,
             "apply": self._apply,
             "restart": self._restart,
             **{event.value: self._change_nodes for event in NodeEvent},
@@ -256,6 +258,12 @@ class _Reading:
 
     def _fail_pod(self, raw: object, trail: Trail) -> Iterator[Action]:
         yield from self._to_a_run(PodFailure, raw, trail)
+
+    def _resolve(self, raw: object, trail: Trail) -> Iterator[Action]:
+        for each, place in _one_or_many(raw, trail):
+            action = READER.read(Resolution, each, place, self._findings)
+            if action is not None:
+                yield action
 
     def _to_a_run(self, kind: type[Shrink | Completion | PodFailure], raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):

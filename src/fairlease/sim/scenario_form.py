@@ -11,7 +11,7 @@ from fairlease.model.node import LabelKeys
 from fairlease.model.partial import known
 from fairlease.model.reading import Foreign, Reader, Wrong
 from fairlease.model.record import DEFAULT_NAMESPACE, Duration, Instant, Key, Record, key
-from fairlease.sim.scenario import START, Completion, PodFailure, Shrink, Subject, Work
+from fairlease.sim.scenario import START, Completion, PodFailure, Resolution, Shrink, Subject, Work
 
 NODES_MAX = 100_000
 GPUS_MAX = 65_536
@@ -129,6 +129,12 @@ def _one_namespace(named: Named) -> Iterator[Wrong]:
         yield Wrong(("namespace",), named.namespace, f"expected the namespace of the name, {named.name}")
 
 
+def _pods_are_whole(asked: Resolution) -> Iterator[Wrong]:
+    for field, gpus in (("gpus", asked.gpus), ("groupGPUs", asked.group_gpus)):
+        if gpus is not None and gpus % asked.gpus_per_pod:
+            yield Wrong((field,), gpus, f"expected a multiple of gpusPerPod, {asked.gpus_per_pod}")
+
+
 def _a_handful(gpus: int) -> str | None:
     return None if gpus <= GPUS_MAX else f"expected at most {GPUS_MAX} GPUs in one node"
 
@@ -142,6 +148,7 @@ READER = Reader(
         Shrink: {"run": rules.a_run_reference, "to": rules.more_than_nothing},
         Completion: {"run": rules.a_run_reference},
         PodFailure: {"run": rules.a_run_reference},
+        Resolution: {"gpus": rules.more_than_nothing, "gpus_per_pod": rules.more_than_nothing},
     },
     {
         **rules.RULES,
@@ -149,5 +156,6 @@ READER = Reader(
         Work: (_work_ends_one_way,),
         Named: (_one_namespace,),
         Submitted: (_one_namespace,),
+        Resolution: (_pods_are_whole,),
     },
 )

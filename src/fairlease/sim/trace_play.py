@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import command as cmd
+from fairlease.engine.calibration import Calibration
 from fairlease.ledger.chain import seal
 from fairlease.ledger.store import Conflict, Entry, Head
 from fairlease.model.amount import MINUTE
@@ -45,12 +46,16 @@ Progress = Callable[[int], None]
 
 
 class Stage(NamedTuple):
-    """Where a trace is replayed: the cluster, the money, how jobs become runs, and the policy."""
+    """Where a trace is replayed: the cluster, the money, how jobs become runs, and the policy.
+
+    Of runs that must wait, every `forecasts`-th is forecast when it is asked for (0: none); what comes of that is scored.
+    """
 
     plan: Plan
     money: Money
     asker: Asker
     config: Config
+    forecasts: int = 0
 
 
 class PassingStore:
@@ -113,6 +118,8 @@ class TracePlay:
         self._ends: list[tuple[int, int, Key, int]] = []
         self._ticks = 0
         self._idle = 0
+        self._waited = 0
+        self.calibration = Calibration()
 
     def play(self, progress: Progress) -> None:
         """Until nothing is left that could happen."""
@@ -170,10 +177,20 @@ class TracePlay:
             self._coming += 1
             self._jobs[run_key(job)] = job
             self._tick(now, self.stage.asker.submit(job))
+            self._forecast(now, run_key(job))
+
+    def _forecast(self, now: int, run: Key) -> None:
+        live = self.scheduler.state.runs.get(run)
+        if self.stage.forecasts and live is not None and not live.leases:
+            self._waited += 1
+            if self._waited % self.stage.forecasts == 0:
+                self._tick(now, cmd.Forecast((run,)))
 
     def _tick(self, now: int, *commands: cmd.AnyCommand) -> None:
         tick = self.scheduler.tick(now, *commands)
         self._ticks += 1
+        if self.stage.forecasts:
+            self.calibration.take(now, tick.decision.events)
         for opened in self.watch.take(now, tick.decision.events):
             job = self._jobs[opened.run]
             heappush(self._ends, (now + job.duration, self.watch.runs[opened.run].number, opened.run, opened.attempt))

@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairlease.engine.calibration import calibrate
 from fairlease.model.amount import HOUR, MINUTE, SECOND, format_instant
-from fairlease.sim.calibration import Sample, calibrate
 from fairlease.sim.trace import LARGE_GPUS
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ SIZES = ((1, "1 GPU"), (8, "2 to 8 GPUs"), (LARGE_GPUS, f"9 to {LARGE_GPUS} GPUs
 LARGE = f"over {LARGE_GPUS} GPUs"
 
 
-def report(play: TracePlay, samples: Sequence[Sample] = ()) -> View:
-    """Everything that a replay showed; `samples` are forecasts that have come true or not."""
+def report(play: TracePlay) -> View:
+    """Everything that a replay showed."""
     watch, trace, plan = play.watch, play.trace, play.stage.plan
     seen = list(watch.runs.values())
     span = max(1, trace.end - trace.begin)
@@ -70,8 +70,8 @@ def report(play: TracePlay, samples: Sequence[Sample] = ()) -> View:
         },
         "head": {"seq": play.scheduler.head.seq, "hash": play.scheduler.head.hash},
     }
-    if samples:
-        told["forecast"] = calibrate(samples)
+    if play.calibration.samples:
+        told["forecast"] = calibrate(play.calibration.samples)
     return told
 
 

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
+from fairlease.engine import forecast
 from fairlease.engine.reservations import Reservations
 from fairlease.engine.story import Line
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.store import Ending
+from fairlease.model.amount import MINUTE
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
+from fairlease.model.reservation import ByHand
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim import scenario as sc
 from fairlease.sim.work import Jobs
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from fairlease.model.node import Node
     from fairlease.model.record import Key
     from fairlease.sim.scenario import Scenario, Step
+
+
+FORECAST_EVERY = 5 * MINUTE
+"""How often forecasts are made anew, at most."""
 
 
 class World:
@@ -44,6 +51,8 @@ class World:
         self.outcomes: list[ev.OutcomeRecorded] = []
         self.reservations = Reservations()
         self.faults: list[str] = []
+        self._forecast_seq = 0
+        self._forecast_at = scenario.start
         self.refusals: list[Line] = []
 
     def set_up(self) -> None:
@@ -81,6 +90,19 @@ class World:
                 self._tick(*(command for action in group for command in self._commands(action)))
             self.advance(self.now)
 
+    def forecast(self) -> None:
+        """Who waits and has no forecast yet gets one; the others, where facts changed, every few minutes."""
+        state, seq = self.scheduler.state, self.scheduler.head.seq
+        waiting = forecast.waiting(state)
+        if seq == self._forecast_seq or not waiting:
+            return
+        if self.now - self._forecast_at >= FORECAST_EVERY:
+            self._forecast_at = self.now
+            self._tick(cmd.Forecast())
+        elif fresh := tuple(run for run in waiting if state.runs[run].foreseen is None):
+            self._tick(cmd.Forecast(fresh))
+        self._forecast_seq = self.scheduler.head.seq
+
     def _commands(self, action: sc.Action) -> list[cmd.AnyCommand]:
         if isinstance(action, sc.Submission):
             return [self._submit(action)]
@@ -92,12 +114,17 @@ class World:
             return [cmd.Cancel(action.run)]
         if isinstance(action, sc.Shrink):
             return [cmd.Resize(action.run, action.to)]
+        if isinstance(action, sc.Resolution):
+            return [_by_hand(action)]
+        return [self._report(action)]
+
+    def _report(self, action: sc.Action) -> cmd.AnyCommand:
         if isinstance(action, sc.Completion):
-            return [cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)]
+            return cmd.WorkEnded(action.run, self._attempt(action.run), action.exit_code)
         if isinstance(action, sc.PodFailure):
-            return [cmd.PodFailed(action.run, self._attempt(action.run), action.rank)]
+            return cmd.PodFailed(action.run, self._attempt(action.run), action.rank)
         assert isinstance(action, sc.Application), "reading lets no other action through"
-        return [self._object(action.item)]
+        return self._object(action.item)
 
     def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
         if each.work is not None:
@@ -152,7 +179,7 @@ class World:
                 self.endings[event.run] = Ending(seq=tick.entry.seq, at=at, ended=event)
             elif isinstance(event, ev.OutcomeRecorded):
                 self.outcomes.append(event)
-            self.reservations.fold(event)
+            self.reservations.take(at, event)
         for run in resized:
             live = self.scheduler.state.runs.get(run)
             if live is not None and live.leases:
@@ -176,3 +203,14 @@ _CHANGES: dict[sc.NodeEvent, dict[str, bool]] = {
     sc.NodeEvent.NOT_READY: {"ready": False},
     sc.NodeEvent.PODS_DEAD: {"pods_dead": True},
 }
+
+
+def _by_hand(action: sc.Resolution) -> cmd.Resolve:
+    asked = ByHand(
+        by=action.by,
+        reason=action.reason,
+        gpus=action.gpus,
+        gpus_per_pod=action.gpus_per_pod,
+        group_gpus=action.group_gpus,
+    )
+    return cmd.Resolve(action.scope.flavor, action.scope.location, asked)

@@ -5,19 +5,21 @@ Theatres differ in who may ask and how answers travel; what they answer comes fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine import view
+from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
 from fairlease.engine.plan import least_width
+from fairlease.engine.reservations import Reservations, in_force
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
 from fairlease.ledger.store import LeaseQuery
-from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.amount import format_duration, format_instant, gpu_hours
 from fairlease.model.lease import Lease, Role
 from fairlease.model.node import matches
 from fairlease.model.record import Key, short, split
@@ -47,7 +49,8 @@ class Inquiry:
     def explanation(self, asked: Asked, status: View, now: int) -> View:
         """Why a run is as it is, and its story; `status` is how the theatre shows it."""
         told: View = {"name": short(asked.run), "status": status}
-        return told | self.verdict(asked, now) | {"story": self.story(asked.run)}
+        told |= self.verdict(asked, now)
+        return told | self.contention(asked.run, now) | {"story": self.story(asked.run)}
 
     def verdict(self, asked: Asked, now: int) -> View:
         """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
@@ -66,9 +69,28 @@ class Inquiry:
             "verdict": run.reason.value,
             "message": run.message or told.message,
             "remedy": run.reason.remedy,
+            "changes": self._changes(run.key, run.spec, now),
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
         }
+
+    def contention(self, run: Key, now: int) -> View:
+        """Every date a run was given, with why it moved, and every time it gave way to others; from its own story."""
+        story = list(self._scheduler.store.story(run))
+        events = [moment.event for moment in story]
+        dates = Reservations()
+        for moment in story:
+            dates.take(moment.at, moment.event)
+        live = self._scheduler.state.runs.get(run)
+        return {
+            "reservation": None if live is None else in_force(live, now),
+            "reservations": list(dates.objects(now)),
+            "preemptions": preemptions(events, run),
+        }
+
+    def _changes(self, run: Key, spec: RunSpec, now: int) -> list[View]:
+        found = Counterfactual(self._scheduler.engine, run, spec, now).changes()
+        return [change_view(each) for each in found]
 
     def started(self, asked: Asked) -> View:
         """Who was to pay and which nodes were chosen when a run last started, as of then; nothing where it never did."""
@@ -104,9 +126,10 @@ class Inquiry:
                 "starts": False,
                 "message": Reason.AlreadyExists.remedy,
             }
-            verdict |= {"width": 0, "payers": [], "nodes": []}
+            verdict |= {"width": 0, "payers": [], "nodes": [], "reservation": None}
         else:
             verdict = self._tried(item, by, now)
+        helped = not verdict["starts"] and verdict["verdict"] != Reason.AlreadyExists.value
         with self._thought_of(item.key, item.spec, now) as thought:
             told = explain(state, self._scheduler.engine.family, thought, state.at)
         width = verdict["width"] or told.width
@@ -122,6 +145,7 @@ class Inquiry:
                 "hours": None if limit is None else gpu_hours(limit),
                 "gpuHours": None if worst is None else gpu_hours(worst),
             },
+            "changes": self._changes(item.key, item.spec, now) if helped else [],
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
         }
@@ -140,6 +164,7 @@ class Inquiry:
                     "width": 0,
                     "payers": [],
                     "nodes": [],
+                    "reservation": None,
                 }
             starts = run.phase is Phase.RUNNING
             leases = list(run.leases.values())
@@ -151,6 +176,7 @@ class Inquiry:
                 "gpus": sum(lease.gpus for lease in leases),
                 "payers": list(_shares([(lease, lease.gpus, 0) for lease in leases]).values()),
                 "nodes": list(dict.fromkeys(lease.node for lease in leases)),
+                "reservation": in_force(run, now),
             }
 
     @contextmanager
@@ -268,6 +294,56 @@ def chosen_then(opened: ev.LeasesOpened, places: dict[str, tuple[str, str, str]]
         }
         for (region, cluster, domain), nodes in found.items()
     ]
+
+
+def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
+    """Every time a run gave way: to whom, by which draw, and the name of the record that proves it."""
+    found = []
+    for event in events:
+        if not isinstance(event, ev.OutcomeRecorded):
+            continue
+        outcome, own = event.outcome, [cut for cut in event.outcome.actions if cut.run == run]
+        if not own:
+            continue
+        lottery = outcome.lottery
+        told: View = {
+            "outcome": event.name,
+            "at": format_instant(outcome.at),
+            "claim": None if outcome.claim is None else short(outcome.claim.key),
+            "reservation": outcome.reservation or None,
+            "byHand": None if outcome.by_hand is None else {"by": outcome.by_hand.by, "reason": outcome.by_hand.reason},
+            "deficitGPUs": outcome.deficit_gpus,
+            "cuts": [{"reason": cut.reason.value, "gpus": cut.gpus} for cut in own],
+            "conflictSet": [short(each) for each in outcome.conflict_set],
+            "verify": f"fairlease lottery verify {event.name}",
+        }
+        if lottery is not None:
+            told |= {
+                "seed": lottery.seed,
+                "draws": [{"run": short(each.run), "givenBack": each.given_back} for each in lottery.draws],
+            }
+        found.append(told)
+    return found
+
+
+def change_view(change: Change) -> View:
+    """One change that would help: what, from what to what, when the run would then start, and what it would cost."""
+    worst = change.worst_gpu_ms
+    durations = change.kind is Kind.SHORTER
+    before, after = (
+        format_duration(value) if durations and isinstance(value, int) else value
+        for value in (change.before, change.after)
+    )
+    return {
+        "change": change.kind.value,
+        "field": change.field,
+        "from": before,
+        "to": after,
+        "starts": change.trial.starts and change.kind is not Kind.WAIT,
+        "startsAt": format_instant(change.trial.at),
+        "gpus": change.trial.gpus,
+        "worstGPUHours": None if worst is None else gpu_hours(worst),
+    }
 
 
 def visit_view(visit: Visit) -> View:

@@ -6,7 +6,7 @@ lists. Counters follow the entries of the ledger, never a plan; gauges are set f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -14,7 +14,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from fairlease.engine.view import budget_status
 from fairlease.ledger import event as ev
+from fairlease.model.amount import SECOND
 from fairlease.model.record import short
+from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 from fairlease.theatre.pages import Page
 
@@ -22,11 +24,18 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
-    from fairlease.scheduler import Decider, Tick
+    from fairlease.scheduler import Decider, Scheduler, Tick
 
 PREFIX = "fairlease_"
+_RESOLVED = {
+    "resolver_spares_dropped_total": Reason.DropSpare,
+    "resolver_shrinks_total": Reason.Shrink,
+    "resolver_lottery_draws_total": Reason.RandomPreempt,
+}
 _PACKED = {Reason.Start: "placed", Reason.NoRoom: "NoRoom", Reason.NeverFits: "NeverFits"}
+_DELAYS = (0.0, 1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 604_800.0)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_IN_FORCE = (ReservationState.PENDING, ReservationState.ACTIVE, ReservationState.BLOCKED)
 
 
 class Metric(NamedTuple):
@@ -58,13 +67,42 @@ METRICS = {
     "pending_runs": Metric("gauge", ("cause",), "Runs that wait, by the reason they were told."),
     "running_runs": Metric("gauge", (), "Runs that hold GPUs."),
     "pack_results_total": Metric("counter", ("result",), "Tries to find room: placed, NoRoom or NeverFits."),
+    "forecasts_total": Metric("counter", (), "Forecasts of starts that were written down."),
+    "forecast_starts": Metric("gauge", (), "Starts that forecasts are judged by: the latest 500 that had one."),
+    "forecast_share": Metric(
+        "gauge", ("part",), "Share of these inside P10 to P90, before P50, before P90; good are 0.8, 0.5 and 0.9."
+    ),
+    "forecast_error_seconds": Metric(
+        "gauge",
+        ("by",),
+        "Mean absolute error of P50 over these, and of the baseline: a play with the last two durations.",
+    ),
+    "resolver_invocations_total": Metric("counter", (), "Resolutions that were carried out: others' work gave way."),
+    "resolver_spares_dropped_total": Metric("counter", (), "Spares that were closed for a claim."),
+    "resolver_shrinks_total": Metric("counter", (), "Cuts that took a step of width from an elastic run."),
+    "resolver_lottery_draws_total": Metric(
+        "counter", (), "Runs that were drawn and cut; who was drawn and given back is not counted."
+    ),
+    "reservations": Metric("gauge", ("state",), "Reservations in force, by state."),
+    "reservation_delay_seconds": Metric(
+        "histogram", (), "From the date a run was first promised to its start; 0 where it started by then."
+    ),
     "gpus": Metric("gauge", (), "GPUs of all nodes."),
     "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
     "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
     "ledger_append_seconds": Metric("histogram", (), "What one append takes until it is durable."),
 }
 
-MACHINE = {"ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included.")}
+MACHINE = {
+    "ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included."),
+    "notifications_total": Metric(
+        "counter",
+        ("kind", "result"),
+        "Tries to deliver a notice: delivered, retried, failed (given up), or nobody left to tell (gone, late, unheard).",
+    ),
+    "notifications_pending": Metric("gauge", (), "Deliveries of notices that are not done yet."),
+    "beacon_reads_total": Metric("counter", ("result",), "Readings of the lottery's beacon: read or failed."),
+}
 """What the daemon of one machine adds."""
 
 CLUSTER = {
@@ -104,7 +142,9 @@ class Metrics:
             elif kind == "gauge":
                 self.gauges[name] = Gauge(full, told, labels, registry=self.registry)
             else:
-                self._histograms[name] = Histogram(full, told, labels, registry=self.registry, buckets=_SECONDS)
+                buckets = _DELAYS if name == "reservation_delay_seconds" else _SECONDS
+                self._histograms[name] = Histogram(full, told, labels, registry=self.registry, buckets=buckets)
+        self._promised = Promised()
         self.follow(state)
 
     # --- what was done -------------------------------------------------------------------------------------------------
@@ -117,6 +157,39 @@ class Metrics:
                 self.counters["pack_results_total"].labels(result).inc()
         for event in tick.decision.events:
             self._count(event)
+            self._count_resolution(event)
+            delay_ms = None if tick.entry is None else self._promised.fold(event, tick.entry.at)
+            if delay_ms is not None:
+                self._histograms["reservation_delay_seconds"].observe(delay_ms / 1000)
+
+    def remember(self, scheduler: Scheduler) -> None:
+        """Learn from the ledger what runs that wait were promised before this daemon came up."""
+        for run in scheduler.state.holds:
+            for moment in scheduler.store.story(run):
+                self._promised.fold(moment.event, moment.at)
+
+    def notified(self, kind: str, result: str) -> None:
+        """A delivery was tried."""
+        self.counters["notifications_total"].labels(kind, result).inc()
+
+    def watch_pending(self, count: Callable[[], int]) -> None:
+        """Where to ask how many deliveries are not done."""
+        self.gauges["notifications_pending"].set_function(count)
+
+    def beacon(self, result: str) -> None:
+        """The beacon was read, or could not be."""
+        self.counters["beacon_reads_total"].labels(result).inc()
+
+    def _count_resolution(self, event: ev.AnyEvent) -> None:
+        """What a resolution did: it stands in the entry together with the cuts, so that what is counted was done."""
+        if not isinstance(event, ev.OutcomeRecorded):
+            return
+        actions = event.outcome.actions
+        self.counters["resolver_invocations_total"].inc()
+        for name, reason in _RESOLVED.items():
+            done = [each for each in actions if each.reason is reason]
+            spares = reason is Reason.DropSpare
+            self.counters[name].inc(sum(len(each.leases) for each in done) if spares else len(done))
 
     def appended(self, seconds: float) -> None:
         """An entry is in the ledger."""
@@ -140,6 +213,8 @@ class Metrics:
             if held > closed:
                 self._open[event.run] = held - closed
             self.counters["leases_closed_total"].labels(event.reason.value).inc(closed)
+        elif isinstance(event, ev.Forecasted):
+            self.counters["forecasts_total"].inc(len(event.runs))
 
     # --- how things stand ----------------------------------------------------------------------------------------------
 
@@ -161,6 +236,8 @@ class Metrics:
         gauges["gpus"].set(sum(node.peak for node in nodes))
         gauges["gpus_free"].set(sum(node.room for node in nodes))
         self._runs(state)
+        self._forecasts(state)
+        self._reservations(state)
         self._budgets(state, decider.engine.family, now)
 
     def _runs(self, state: State) -> None:
@@ -170,6 +247,33 @@ class Metrics:
             waiting.labels(cause.value).set(count)
             pending += count
         self.gauges["running_runs"].set(len(state.runs) - pending)
+
+    def _forecasts(self, state: State) -> None:
+        scored, share, error = (
+            state.waits.scored,
+            self.gauges["forecast_share"],
+            self.gauges["forecast_error_seconds"],
+        )
+        self.gauges["forecast_starts"].set(len(scored))
+        share.clear()
+        error.clear()
+        if not scored:
+            return
+        share.labels("inside").set(sum(row.inside for row in scored) / len(scored))
+        share.labels("before_p50").set(sum(row.before_p50 for row in scored) / len(scored))
+        share.labels("before_p90").set(sum(row.before_p90 for row in scored) / len(scored))
+        error.labels("forecast").set(sum(row.error for row in scored) / len(scored) / SECOND)
+        compared = [row.baseline_error for row in scored if row.baseline_error is not None]
+        if compared:
+            error.labels("last_two").set(sum(compared) / len(compared) / SECOND)
+
+    def _reservations(self, state: State) -> None:
+        counts = dict.fromkeys(_IN_FORCE, 0)
+        for run in state.holds.values():
+            if run.hold is not None:
+                counts[run.hold.state] += 1
+        for each, count in counts.items():
+            self.gauges["reservations"].labels(each.value).set(count)
 
     def _budgets(self, state: State, family: Family, now: int) -> None:
         names = (
@@ -190,6 +294,23 @@ class Metrics:
                 room.labels(*labels).set(left["concurrency"])
                 if left["gpuHours"] is not None:
                     room_hours.labels(*labels).set(left["gpuHours"])
+
+
+class Promised:
+    """The first date that each waiting run was given, by which its start is judged, however often the date moved since."""
+
+    def __init__(self) -> None:
+        self._dates: dict[Key, int] = {}
+
+    def fold(self, event: ev.AnyEvent, at: int) -> int | None:
+        """Take in one event; gives by how many ms a run starts later than promised, where this is its start."""
+        if isinstance(event, ev.ReservationMade):
+            self._dates.setdefault(event.run, event.earliest_start)
+        elif isinstance(event, ev.RunRequeued | ev.RunEnded):
+            self._dates.pop(event.run, None)
+        elif isinstance(event, ev.LeasesOpened) and event.run in self._dates:
+            return max(0, at - self._dates.pop(event.run))
+        return None
 
 
 def pending_by_cause(state: State) -> dict[Reason, int]:

@@ -1,0 +1,113 @@
+"""`fairlease eta`: when a run that waits will start, how sure that is, and why it moved."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.output import NOTHING, reason_cell, show_table, span
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import READ, bare, limit_option, owner_option, run_argument, verb
+
+_EXAMPLE = """
+fairlease eta my-run
+fairlease eta --all
+fairlease eta --all --owner org:ai -o json | jq '.runs[] | {name, p50: .forecast.p50}'
+"""
+
+
+@verb("eta", example=_EXAMPLE, formats=READ, namespace=True, wide="scope, deficit, remedies, and why it moved")
+@run_argument(required=False, living=True)
+@click.option("--all", "every", is_flag=True, help="All runs that wait, as last forecast.")
+@owner_option("With --all: only this owner's runs, and those of all below it.")
+@limit_option()
+def command(session: Session, run: str | None, every: bool, owner: str | None, limit: int) -> None:
+    """Say when a run will start: early, most likely, late.
+
+    P10, P50 and P90: one start in ten comes before the first, half before the second, nine in ten before the third. Of a run
+    that runs already it tells the odds of being cut for reservations that come.
+    """
+    if (run is None) != every:
+        raise click.UsageError("name a RUN, or say --all")
+    if owner is not None and not every:
+        raise click.UsageError("--owner belongs to --all")
+    answer = session.call("eta", owner=owner, limit=limit) if run is None else session.call("eta", run=session.key(run))
+    session.show(answer, lambda found: _draw_all(session, found) if every else _draw(session, found["runs"][0]))
+
+
+def _draw(session: Session, row: Answer) -> None:
+    forecast, reservation = row.get("forecast"), row.get("reservation")
+    facts: dict[str, object] = {"Name": bare(row["name"]), "Owner": row.get("owner"), "Phase": row["phase"]}
+    if reservation is not None:
+        facts["Reservation"] = f"{reservation['earliestStart']} ({reservation['basis']}), {reservation['state']}"
+    if forecast is not None:
+        facts |= {name.upper(): _when(forecast, name) for name in ("p10", "p50", "p90")}
+        facts |= {
+            "As of": forecast["asOf"],
+            "Source": forecast["source"],
+            "Why": forecast["why"],
+            "Confidence": _confidence(forecast),
+        }
+        if "scope" in forecast:
+            facts |= {"Deficit": f"{forecast['deficitGPUs']} GPUs of {forecast['scope']}"}
+            facts |= {"Could give way": "; ".join(forecast["remedies"])}
+    elif row.get("reason"):
+        facts["Forecast"] = f"none: {row['reason']}; {row['remedy']}"
+    width = max(map(len, facts)) + 2
+    for name, value in facts.items():
+        if value not in (None, "", NOTHING):
+            click.echo(f"{name + ':':<{width}}{value}")
+    _draw_odds(session, row)
+
+
+def _draw_odds(session: Session, row: Answer) -> None:
+    rows = [
+        (
+            bare(each["claim"]),
+            each["at"],
+            f"{each['chance']:.1%}",
+            "exact" if each["exact"] else f"{each['draws']} draws",
+        )
+        for each in row.get("odds", ())
+    ]
+    if rows:
+        click.echo("\nOdds of being cut:")
+        show_table(("FOR", "AT", "CHANCE", "COUNTED"), rows, colour=session.colour)
+    elif row["phase"] == "Running":
+        click.echo("No reservation that comes could cut it.")
+
+
+def _draw_all(session: Session, answer: Answer) -> None:
+    rows = []
+    for each in answer["runs"]:
+        told = each.get("forecast") or {}
+        cells: list[object] = [bare(each["name"]), each["owner"]]
+        cells += [_ahead(told, name) for name in ("p10", "p50", "p90")]
+        cells += [told.get("p50"), told.get("asOf"), told.get("source") or reason_cell(each["reason"])]
+        cells += [(each.get("reservation") or {}).get("earliestStart")]
+        if session.wide:
+            cells += [told.get("scope"), told.get("deficitGPUs"), "; ".join(told.get("remedies", ())), told.get("why")]
+        rows.append(cells)
+    headings = ("NAME", "OWNER", "P10", "P50", "P90", "P50 AT", "AS OF", "SOURCE", "RESERVED FOR")
+    wide = ("SCOPE", "DEFICIT", "COULD GIVE WAY", "WHY") if session.wide else ()
+    if rows:
+        show_table((*headings, *wide), rows, colour=session.colour)
+    else:
+        click.echo("nobody waits")
+
+
+def _ahead(forecast: Answer, name: str) -> str:
+    """How long from the time of the forecast on."""
+    if name not in forecast:
+        return NOTHING
+    from fairlease.model.amount import parse_instant
+
+    return span(parse_instant(forecast[name]) - parse_instant(forecast["asOf"]))
+
+
+def _when(forecast: Answer, name: str) -> str:
+    return f"{forecast[name]} (in {_ahead(forecast, name)})"
+
+
+def _confidence(forecast: Answer) -> str | None:
+    share = forecast.get("confidence")
+    return None if share is None else f"{share:.0%} of starts lately came between P10 and P90"

@@ -1,0 +1,66 @@
+"""`fairlease forecast`: whether forecasts kept their word."""
+
+from __future__ import annotations
+
+import click
+
+from fairlease.cli.output import NOTHING, show_table, span
+from fairlease.cli.session import Answer, Session
+from fairlease.cli.verb import HELP, READ, VerbGroup, owner_option, verb
+
+_EXAMPLE = """
+fairlease forecast report
+"""
+_REPORT = """
+fairlease forecast report
+fairlease forecast report --owner org:ai --since 2026-01-01T00:00:00Z
+fairlease forecast report -o json | jq .insideP10P90
+"""
+
+
+command = VerbGroup("forecast", help="Show whether forecasts kept their word.", example=_EXAMPLE, context_settings=HELP)
+
+
+@verb("report", example=_REPORT, formats=READ, wide="the baseline's error")
+@owner_option("Only forecasts for this owner's runs, and for those of all below it.")
+@click.option("--since", metavar="TIME", help="Only forecasts made since then (RFC 3339).")
+def report(session: Session, owner: str | None, since: str | None) -> None:
+    """Compare forecasts with what came, over the ledger's past.
+
+    Scored is the forecast that a run got when it began to wait. Good ones have 80 % of starts inside P10 to P90, half before
+    P50, 90 % before P90. The last column says by how much the mean error is smaller than that of a play in which work lasts
+    as long as the mean of the last two runs like it.
+    """
+    answer = session.call("forecast.report", owner=owner, since=since)
+    session.show(answer, lambda found: _draw(session, found))
+
+
+def _draw(session: Session, answer: Answer) -> None:
+    if not answer["forecasts"]:
+        click.echo("no run that was forecast has started yet")
+        return
+    for title, rows in (("HORIZON", answer["horizons"]), ("OWNER", answer["owners"])):
+        lines = [(name, *_cells(session, row)) for name, row in rows.items()]
+        headings = (title, "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "BETTER THAN LAST TWO")
+        extra = ("LAST TWO",) if session.wide else ()
+        show_table((*headings, *extra), [*lines, ("all", *_cells(session, answer))], colour=session.colour)
+        click.echo()
+
+
+def _cells(session: Session, row: Answer) -> tuple[object, ...]:
+    better = row.get("errorBelowLastTwo")
+    cells: tuple[object, ...] = (
+        row["forecasts"],
+        f"{row['insideP10P90']:.1%}",
+        f"{row['beforeP50']:.1%}",
+        f"{row['beforeP90']:.1%}",
+        span(row["meanAbsoluteErrorSeconds"] * 1000),
+        NOTHING if better is None else f"{better:.1%}",
+    )
+    if not session.wide:
+        return cells
+    theirs = row.get("lastTwoMeanAbsoluteErrorSeconds")
+    return (*cells, NOTHING if theirs is None else span(theirs * 1000))
+
+
+command.add_command(report)

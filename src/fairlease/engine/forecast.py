@@ -1,0 +1,186 @@
+"""Forecast: when a waiting run will start, early, in the middle and late (SEMANTICS §6).
+
+A rehearsal of the engine gives one date. The owner's waits lately are another opinion. The spread around their blend is that of
+the errors that such forecasts made before (`ledger.waits`), so that four fifths of all starts come to lie between P10 and P90
+whatever the cluster is like. What is certain bounds all of it: nothing starts in the past, a date by hard facts is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine.rehearsal import Rehearsal, Start
+from fairlease.engine.remedies import Remedies
+from fairlease.ledger import event as ev
+from fairlease.ledger.waits import PLAY_MIN, SHARES, centre, nats
+from fairlease.model.amount import MINUTE, format_duration
+from fairlease.model.record import short
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fairlease.engine.decide import Engine
+    from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
+    from fairlease.model.record import Key
+
+DOUBT = 2.0
+"""The rehearsal's own spread counts as much as so many starts that came out early, in the middle and late."""
+
+MOVED_MIN = MINUTE
+MOVED_SHARE = 4
+"""A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
+
+CONFIDENT = 10
+"""Starts that must have been scored before their share says anything."""
+
+
+class Outlook(NamedTuple):
+    """What is foreseen of one run: P10, P50 and P90, and the start in the rehearsal that they rest on."""
+
+    p10: int
+    p50: int
+    p90: int
+    start: Start
+    usual: int | None
+
+
+def outlooks(engine: Engine, wanted: Collection[Key]) -> dict[Key, Outlook]:
+    """For every run named that would start if things went as predicted."""
+    return {
+        run: _outlook(engine.state, engine.state.runs[run], start, engine.now)
+        for run, start in Rehearsal(engine, wanted).play().items()
+    }
+
+
+def waiting(state: State) -> list[Key]:
+    """All runs that wait, in order of asking."""
+    found = [run for run in state.runs.values() if run.phase is Phase.PENDING]
+    return [run.key for run in sorted(found, key=lambda run: run.order)]
+
+
+def confidence(state: State) -> int | None:
+    """Of a hundred starts that had been forecast lately, how many came between P10 and P90; None while hardly any has."""
+    scored = state.waits.scored
+    return None if len(scored) < CONFIDENT else round(100 * sum(row.inside for row in scored) / len(scored))
+
+
+def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
+    """Forecast the runs named, or all that wait, and write down what was not known yet."""
+    state = engine.state
+    wanted = (
+        [run for run in runs if run in state.runs and state.runs[run].phase is Phase.PENDING]
+        if runs
+        else waiting(state)
+    )
+    if not wanted:
+        return
+    found = outlooks(engine, wanted)
+    fresh = [run for run in found if state.runs[run].foreseen_first is None]
+    baseline = Rehearsal(engine, fresh, baseline=True).play() if fresh else {}
+    told = [run for run in wanted if run in found and _moved(state.runs[run], found[run], engine.now)]
+    if told:
+        remedies = Remedies(engine)
+        rows = tuple(_row(engine, state.runs[run], found[run], baseline.get(run), remedies) for run in told)
+        engine.emit(ev.Forecasted(runs=rows))
+
+
+def foreseen(engine: Engine, run: RunState, found: Outlook) -> ev.Foreseen:
+    """A forecast as it would be written down now."""
+    return _row(engine, run, found, None, Remedies(engine))
+
+
+def _row(engine: Engine, run: RunState, found: Outlook, baseline: Start | None, remedies: Remedies) -> ev.Foreseen:
+    lack = remedies.of(run)
+    return ev.Foreseen(
+        run=run.key,
+        p10=found.p10,
+        p50=found.p50,
+        p90=found.p90,
+        source=found.start.source,
+        why=_why(run, found, engine.now),
+        play=found.start.at - engine.now,
+        usual=found.usual,
+        baseline=None if baseline is None else baseline.at - engine.now,
+        confidence=confidence(engine.state),
+        deficit_gpus=lack.deficit_gpus,
+        scope=lack.scope,
+        remedies=lack.remedies,
+    )
+
+
+def _outlook(state: State, run: RunState, start: Start, now: int) -> Outlook:
+    usual = state.waits.usual(run.spec.owner, now - run.asked_at)
+    expert = state.waits.best()
+    middle = centre(expert, start.at - now, usual)
+    least = nats(PLAY_MIN)
+    own = nats(max(start.at - now, PLAY_MIN))
+    doubt = [max(least, nats(max(each - now, 1))) - own for each in (start.low, start.at, start.high)]
+    errors = state.waits.errors[expert]
+    waits = [round(math.exp((middle + _quantile(errors, doubt, share)) / 1000)) for share in SHARES]
+    p10, p50, p90 = (_bounded(run, now + wait, now) for wait in waits)
+    return Outlook(p10, p50, p90, start, usual)
+
+
+def _bounded(run: RunState, when: int, now: int) -> int:
+    """No date in the past, none before the money's window opens, none after the date that hard facts give."""
+    hold = run.hold
+    if hold is not None and hold.holds:
+        if hold.basis is Reason.HardFacts:
+            when = min(when, hold.earliest_start)
+        elif hold.basis is Reason.WindowClosed:
+            when = max(when, hold.earliest_start)
+    return max(when, now)
+
+
+def _quantile(errors: list[int], doubt: list[int], share: int) -> int:
+    """The value that the share (in thousandths) of errors does not exceed; `doubt`, three in order, weighs as `DOUBT` errors."""
+    weight = DOUBT / len(doubt)
+    sought = share / 1000 * (len(errors) + DOUBT)
+    for below in range(len(doubt) + 1):
+        place = max(0, math.ceil(sought - below * weight) - 1)
+        floor = doubt[below - 1] if below else -math.inf
+        ceiling = doubt[below] if below < len(doubt) else math.inf
+        if sought <= below * weight:
+            return doubt[below - 1]
+        if place < len(errors) and errors[place] < ceiling:
+            return int(max(errors[place], floor))
+    return doubt[-1]
+
+
+def _moved(run: RunState, found: Outlook, now: int) -> bool:
+    if run.foreseen is None:
+        return True
+    before = run.foreseen[1]
+    enough = max(MOVED_MIN, (found.p50 - now) // MOVED_SHARE)
+    return abs(found.p50 - before.p50) > enough or found.start.source is not before.source
+
+
+def _why(run: RunState, found: Outlook, now: int) -> str:
+    """What a run waits for, and what changed since it was told before."""
+    start = found.start
+    ahead = {
+        Reason.Predicted: f"when {short(start.after)} has ended" if start.after else "when enough work has ended",
+        Reason.HardFacts: f"when {short(start.after)} reaches its limit"
+        if start.after
+        else "at a date that is certain",
+        Reason.Notice: "when the notice is over, and others give way",
+        Reason.Window: "when its money's window opens",
+    }[start.source]
+    if run.foreseen is None:
+        return ahead
+    at, before = run.foreseen
+    hold = run.hold
+    moved = found.p50 - before.p50
+    told = f"{format_duration(abs(moved) // 1000 * 1000)} {'later' if moved > 0 else 'sooner'}"
+    if hold is not None and hold.made_at > at:
+        return f"{told}: the reservation moved ({hold.reason.value}); {ahead}"
+    if start.source is not before.source:
+        return f"{told}: it rests on {start.source.value}, no more on {before.source.value}; {ahead}"
+    if now > before.p50:
+        return f"{told}: P50 passed and it still waits; {ahead}"
+    cause = "work ahead of it runs longer than predicted" if moved > 0 else "work ahead of it ended, or will, sooner"
+    return f"{told}: {cause}; {ahead}"

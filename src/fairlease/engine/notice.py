@@ -1,0 +1,230 @@
+"""Notice: what people and programs are told without asking, as values.
+
+Two sources, both pure. What happened is told from the events of one entry (`of_entry`). What comes is told from the state: work
+that may be cut (`engine.coming`), money that runs low (`engine.alarms`). Each notice has a key: the same thing told again has the
+same key, so that whoever delivers it, over however many restarts, can keep from repeating it. Theatres deliver: to webhooks, hooks
+and signals on one machine, as Events on Kubernetes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from fairlease.engine.story import claimant
+from fairlease.ledger import event as ev
+from fairlease.model.amount import format_instant
+from fairlease.model.lease import Role
+from fairlease.model.record import Instant, Key, Reason, Record, short, split
+from fairlease.model.reservation import ReservationState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairlease.ledger.live import Hold
+    from fairlease.ledger.state import State
+    from fairlease.ledger.store import Entry
+    from fairlease.model.lease import Lease
+
+
+class Kind(enum.Enum):
+    """What a notice is about."""
+
+    DEFICIT_FORECAST = "DeficitForecast"
+    CUT_COMING = "CutComing"
+    RUN_CUT = "RunCut"
+    RUN_STARTED = "RunStarted"
+    RESERVATION_ACTIVE = "ReservationActive"
+    RESERVATION_BLOCKED = "ReservationBlocked"
+    OVERDRAWN = "Overdrawn"
+    HOURS_LOW = "HoursLow"
+    HOURS_USED_UP = "HoursUsedUp"
+    WINDOW_ENDING = "WindowEnding"
+    LENDING_CAP_NEAR = "LendingCapNear"
+
+
+class Risk(Record, frozen=True, kw_only=True):
+    """One run that may lose GPUs: how, how many, and with what chance (None: nobody counted)."""
+
+    run: Key
+    reason: Reason
+    gpus: int
+    odds: float | None = None
+
+
+class Notice(Record, frozen=True, kw_only=True):
+    """One thing that is told once. `due` is when what it foretells happens; `runs` are those it threatens."""
+
+    key: str
+    kind: Kind
+    at: Instant
+    text: str
+    run: Key | None = None
+    owner: str = ""
+    budget: Key | None = None
+    envelope: str = ""
+    due: Instant | None = None
+    gpus: int = 0
+    claim: Key | None = None
+    outcome: str = ""
+    runs: tuple[Risk, ...] = ()
+
+    @property
+    def concerns(self) -> tuple[Key, ...]:
+        """The runs to which it is addressed."""
+        if self.runs:
+            return tuple(dict.fromkeys(risk.run for risk in self.runs))
+        return () if self.run is None else (self.run,)
+
+
+def of_entry(state: State, entry: Entry, owner_of: Callable[[Key], str]) -> list[Notice]:
+    """What an entry has to tell. `state` is as it left it, or later: what is no longer true by then is not told."""
+    return list(_Teller(state, entry, owner_of).tell())
+
+
+class _Teller:
+    """Tells one entry."""
+
+    def __init__(self, state: State, entry: Entry, owner_of: Callable[[Key], str]) -> None:
+        self.state = state
+        self.entry = entry
+        self.owner_of = owner_of
+        events = entry.events
+        self.arrived = {event.run for event in events if isinstance(event, ev.RunSubmitted)}
+        self.over = {event.run: event for event in events if isinstance(event, ev.RunRequeued | ev.RunEnded)}
+
+    def tell(self) -> Iterator[Notice]:
+        for event in self.entry.events:
+            if isinstance(event, ev.OutcomeRecorded):
+                yield from self._cuts(event)
+            elif isinstance(event, ev.LeasesOpened):
+                yield from self._started(event)
+            elif isinstance(event, ev.LeasesClosed):
+                yield from self._drained(event)
+            elif isinstance(event, ev.ReservationMade):
+                yield from self._reserved(event)
+            elif isinstance(event, ev.ReservationTurned):
+                yield from self._turned(event)
+            elif isinstance(event, ev.CoverLost):
+                yield self._overdrawn(event)
+            elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.EXHAUSTED:
+                yield self._used_up(event)
+
+    def _notice(self, kind: Kind, subject: str, text: str, run: Key | None = None, **more: object) -> Notice:
+        owner = "" if run is None else self.owner_of(run)
+        told = {"key": f"{kind.value}/{subject}", "kind": kind, "at": self.entry.at, "text": text, "run": run}
+        return Notice(**told, **({"owner": owner} | more))  # type: ignore[arg-type]  # fields by their names
+
+    # --- cuts ----------------------------------------------------------------------------------------------------------
+
+    def _cuts(self, event: ev.OutcomeRecorded) -> Iterator[Notice]:
+        outcome = event.outcome
+        claim = None if outcome.claim is None else outcome.claim.key
+        losses: dict[Key, list[tuple[Reason, int]]] = {}
+        for action in event.outcome.actions:
+            losses.setdefault(action.run, []).append((action.reason, action.gpus))
+        for run, lost in losses.items():
+            gpus = sum(each[1] for each in lost)
+            how = ", ".join(dict.fromkeys(reason.value for reason, _ in lost))
+            text = f"{short(run)} lost {gpus} GPUs to {claimant(outcome)} ({how}; {event.name}); {self._fate(run)}"
+            yield self._notice(
+                Kind.RUN_CUT, f"{run}/{event.name}", text, run, gpus=gpus, claim=claim, outcome=event.name
+            )
+
+    def _drained(self, event: ev.LeasesClosed) -> Iterator[Notice]:
+        if event.reason is not Reason.BudgetExhausted:
+            return
+        text = f"{short(event.run)} was cut: its money no longer covers it; {self._fate(event.run)}"
+        yield self._notice(Kind.RUN_CUT, f"{event.run}/{self.entry.seq}", text, event.run)
+
+    def _fate(self, run: Key) -> str:
+        over = self.over.get(run)
+        if over is None:
+            return "it goes on with the rest"
+        return "it asks again" if isinstance(over, ev.RunRequeued) else "it has ended"
+
+    # --- starts and reservations ---------------------------------------------------------------------------------------
+
+    def _started(self, event: ev.LeasesOpened) -> Iterator[Notice]:
+        """Who had to wait is told; who started when they asked knows it."""
+        if event.reason is not Reason.Start or event.run in self.arrived:
+            return
+        gpus = sum(len(cell.slots) for cell in event.cells)
+        nodes = len({cell.node for cell in event.cells})
+        text = f"{short(event.run)} started: attempt {event.attempt}, {gpus} GPUs on {nodes} node{'s'[: nodes > 1]}"
+        yield self._notice(Kind.RUN_STARTED, f"{event.run}#{event.attempt}", text, event.run, gpus=gpus)
+
+    def _reserved(self, event: ev.ReservationMade) -> Iterator[Notice]:
+        """A reservation whose date rests on others giving way."""
+        run = self.state.runs.get(event.run)
+        hold = None if run is None else run.hold
+        if run is None or hold is None or hold.name != event.name or hold.cut_from is None:
+            return
+        gpus = deficit(self.state, hold)
+        if gpus == 0 or hold.basis not in (Reason.Notice, Reason.WindowClosed):
+            return
+        place = ", ".join(f"{name}={value}" for name, value in sorted(run.spec.locality.location.items()))
+        scope = f"{run.spec.resources.gpu_type}{f' at {place}' if place else ''}"
+        date = format_instant(event.earliest_start)
+        text = f"{short(event.run)} lacks {gpus} × {scope}: unless they come free, others give way at {date}"
+        subject = f"{split(event.run)[0]}/{event.name}"
+        yield self._notice(
+            Kind.DEFICIT_FORECAST, subject, text, event.run, due=event.earliest_start, gpus=gpus, claim=event.run
+        )
+
+    def _turned(self, event: ev.ReservationTurned) -> Iterator[Notice]:
+        subject = f"{event.run}/{self.entry.seq}"
+        if event.state is ReservationState.ACTIVE:
+            yield self._notice(
+                Kind.RESERVATION_ACTIVE, subject, f"{short(event.run)}: its reservation is due", event.run
+            )
+        elif event.state is ReservationState.BLOCKED:
+            text = f"{short(event.run)}: its reservation holds nothing any more ({event.reason.value}): {event.message}"
+            yield self._notice(Kind.RESERVATION_BLOCKED, subject, text, event.run)
+
+    # --- money ---------------------------------------------------------------------------------------------------------
+
+    def _overdrawn(self, event: ev.CoverLost) -> Notice:
+        payer = f"{short(event.budget)}/{event.envelope}"
+        subject = f"{event.run}/{event.budget}/{event.envelope}/{event.group}/{self.entry.seq}"
+        money = {"budget": event.budget, "envelope": event.envelope}
+        if event.ends is None:
+            text = f"{short(event.run)} is overdrawn on {payer} ({event.reason.value}): it goes when somebody funded needs its GPUs"
+            return self._notice(Kind.OVERDRAWN, subject, text, event.run, **money)
+        run = self.state.runs.get(event.run)
+        gpus = 0 if run is None else sum(lease.gpus for lease in run.leases.values())
+        risk = Risk(run=event.run, reason=Reason.BudgetExhausted, gpus=gpus, odds=1.0)
+        text = f"{short(event.run)} ends at {format_instant(event.ends)}: {payer} no longer covers it ({event.reason.value})"
+        return self._notice(Kind.CUT_COMING, subject, text, event.run, due=event.ends, gpus=gpus, runs=(risk,), **money)
+
+    def _used_up(self, event: ev.EnvelopeTurned) -> Notice:
+        name = event.cap or event.envelope
+        what = f"aggregate cap {event.cap}" if event.cap else f"envelope {event.envelope}"
+        text = f"Budget {short(event.budget)}: the hours of {what} are used up"
+        subject = f"{event.budget}/{name}/{self.entry.seq}"
+        spec = self.state.budgets.get(event.budget)
+        owner = "" if spec is None else spec.owner
+        return self._notice(
+            Kind.HOURS_USED_UP, subject, text, owner=owner, budget=event.budget, envelope=event.envelope
+        )
+
+
+def deficit(state: State, hold: Hold) -> int:
+    """GPUs under a reservation's lien whose holders need not have gone by its date: they would have to give way."""
+    gpus = 0
+    for name, bits in hold.lien.items():
+        node = state.capacity.nodes.get(name)
+        for lease in () if node is None else node.leases.values():
+            if lease.role is not Role.BORROWED and not _gone_by(state, lease, hold.earliest_start):
+                gpus += sum(bits >> slot & 1 for slot in lease.slots)
+    return gpus
+
+
+def _gone_by(state: State, lease: Lease, when: int) -> bool:
+    """Whether a lease surely ends by then, or goes without being asked twice."""
+    run = state.runs[lease.run]
+    if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
+        return True
+    terms = state.account(lease.payer.budget, lease.payer.envelope).envelope
+    ends = (run.deadline, None if terms is None else terms.end)
+    return any(end is not None and end <= when for end in ends)

@@ -1,0 +1,157 @@
+"""Odds: how likely each run is to be cut for a reservation that comes, before anybody is drawn (SEMANTICS §6, §7).
+
+What goes before the lottery is taken as the resolver would; then the draws are either all thought through, each order with its
+probability, or, where there are too many, made: a counted number of lotteries with seeds of their own (SHA-256 over the claim, its
+date and a number), none of which can be the seed of the real one. Who is drawn and given back is not counted as cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine import lottery
+from fairlease.engine.pack import need_of
+from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.resolve import Bench
+from fairlease.engine.seats import Seats
+from fairlease.engine.sortition import Sortition
+from fairlease.engine.victims import free_riders, funded, spares, whole, widths_of
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairlease.engine.decide import Engine
+    from fairlease.ledger.live import RunState
+    from fairlease.model.record import Key
+    from fairlease.model.reservation import Token
+
+ORDERS_MAX = 1_000
+"""Orders of draws that are thought through one by one."""
+
+DRAWS = 1_000
+"""Lotteries that are drawn where there are more."""
+
+
+class Odds(NamedTuple):
+    """The chance of each run that stands in the conflict set; `draws` is how many lotteries were counted, 0 where it is exact."""
+
+    at: int
+    chances: dict[Key, float]
+    draws: int
+
+
+class TooMany(Exception):  # noqa: N818 - no error: the other way is taken then
+    """More orders than are thought through."""
+
+
+def odds(engine: Engine, claim: RunState) -> Odds | None:
+    """The odds as of the date of the claim's reservation; None where nobody would be cut, or it would not help."""
+    hold = claim.hold
+    if hold is None or not hold.holds or hold.cut_from is None:
+        return None
+    when = max(engine.now, hold.earliest_start)
+    planner = Planner(engine.state, engine.family, claim, when)
+    if planner.pool is None:
+        return None
+    seats = Seats(
+        engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way
+    )
+    bench = Bench(engine.state, seats)
+    standing = funded(engine.state, claim)
+    for victim in (*free_riders(engine.state, claim), *spares(standing), *widths_of(standing)):
+        if seats.fits():
+            break
+        bench.take(victim)
+    counted = _Counted(engine, bench)
+    if seats.fits():
+        counted.leaf(1.0)
+        return Odds(when, counted.chances, 0)
+    tokens = Sortition(engine.state, claim, standing, when, "", seats).tokens
+    try:
+        counted.walk(1.0, _by_owner(tokens))
+    except TooMany:
+        counted = _Counted(engine, counted.bench)
+        for number in range(DRAWS):
+            seed = hashlib.sha256(f"{claim.key}\n{when}\n{number}\n".encode()).hexdigest()
+            counted.draw(lottery.draws(seed, tokens), 1 / DRAWS)
+        return _told(when, tokens, counted, DRAWS)
+    return _told(when, tokens, counted, 0)
+
+
+def _told(when: int, tokens: list[Token], counted: _Counted, draws: int) -> Odds | None:
+    """Everybody who stands in it, also with no chance at all; None where no order of draws serves the claim."""
+    if not counted.orders:
+        return None
+    return Odds(when, {token.run: 0.0 for token in tokens} | counted.chances, draws)
+
+
+def _by_owner(tokens: Iterable[Token]) -> dict[str, tuple[Token, ...]]:
+    found: dict[str, tuple[Token, ...]] = {}
+    for token in tokens:
+        found[token.owner] = (*found.get(token.owner, ()), token)
+    return found
+
+
+class _Saved(NamedTuple):
+    """Seats and bench before a draw."""
+
+    rooms: dict[str, int]
+    pods: dict[tuple[str, str, str], int]
+    groups: int
+    taken: int
+    gone: frozenset[tuple[str, str]]
+
+
+class _Counted:
+    """Chances, as orders of draws are thought through; what is taken in one is put back before the next."""
+
+    def __init__(self, engine: Engine, bench: Bench) -> None:
+        self.chances: dict[Key, float] = {}
+        self.orders = 0
+        self.bench = bench
+        self._runs = engine.state.runs
+        self._first = self._save()
+
+    def walk(self, probability: float, left: dict[str, tuple[Token, ...]]) -> None:
+        """Every way in which the draws may go on."""
+        if self.bench.seats.fits():
+            self.leaf(probability)
+            return
+        saved = self._save()
+        for owner, tokens in left.items():
+            for token in tokens:
+                rest = tuple(each for each in tokens if each is not token)
+                others = {**left, owner: rest} if rest else {name: each for name, each in left.items() if name != owner}
+                self.bench.take(whole(self._runs[token.run], Reason.RandomPreempt))
+                self.walk(probability / len(left) / len(tokens), others)
+                self._restore(saved)
+
+    def draw(self, tokens: Iterable[Token], probability: float) -> None:
+        """One lottery."""
+        for token in tokens:
+            self.bench.take(whole(self._runs[token.run], Reason.RandomPreempt))
+            if self.bench.seats.fits():
+                self.leaf(probability)
+                break
+        self._restore(self._first)
+
+    def leaf(self, probability: float) -> None:
+        """The claim is served: count who really goes."""
+        self.orders += 1
+        if self.orders > ORDERS_MAX:
+            self._restore(self._first)
+            raise TooMany
+        for run in {victim.run for victim in self.bench.give_back()}:
+            self.chances[run] = self.chances.get(run, 0.0) + probability
+
+    def _save(self) -> _Saved:
+        seats, bench = self.bench.seats, self.bench
+        return _Saved(dict(seats.rooms), dict(seats.pods), seats.groups, len(bench.taken), frozenset(bench.gone))
+
+    def _restore(self, saved: _Saved) -> None:
+        seats, bench = self.bench.seats, self.bench
+        seats.rooms, seats.pods, seats.groups = dict(saved.rooms), dict(saved.pods), saved.groups
+        bench.gone = set(saved.gone)
+        del bench.taken[saved.taken :]

@@ -1,0 +1,186 @@
+"""Rehearsal: one forward play of the real engine, from the state as it is, over facts and predicted ends; then it never was.
+
+Timers fall due as they will: deadlines, windows, hours that run out, reservations. Work ends when it is predicted to, in the middle
+of what is believed of it. What then starts, and by what, is what is wanted; nothing is written. Later arrivals, failures and
+cancellations are not played: how far that leads astray is learned from what comes of forecasts (`engine.forecast`).
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine import predict
+from fairlease.engine.command import TimePassed, WorkEnded
+from fairlease.ledger import event as ev
+from fairlease.ledger.timers import Due
+from fairlease.model.amount import DAY, SECOND
+from fairlease.model.record import Key
+from fairlease.model.reservation import ReservationState, RunRef
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from fairlease.engine.decide import Decision, Engine
+    from fairlease.ledger.live import RunState
+
+HORIZON = 120 * DAY
+STEPS_MAX = 4_000
+"""Where a rehearsal ends though somebody still waits."""
+
+CROWD = 512
+"""From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
+number of steps depends on the distance looked at, and no more on how much runs."""
+_GRID_BITS = 5
+
+HOLDS_MAX = 16
+"""Reservations that are played with all that follows from them."""
+
+
+class Start(NamedTuple):
+    """When a run starts in the rehearsal, what lets it, and when that would come early (`low`) or late (`high`)."""
+
+    at: int
+    source: Reason
+    after: Key | None
+    low: int
+    high: int
+
+
+class Span(NamedTuple):
+    """When an attempt ends: early, in the middle, late."""
+
+    low: int
+    middle: int
+    high: int
+
+
+class Rehearsal:
+    """One play. `baseline`: with the durations of the baseline instead of our own."""
+
+    def __init__(self, engine: Engine, wanted: Collection[Key], *, baseline: bool = False) -> None:
+        self.state = engine.state
+        self.now = engine.now
+        self.starts: dict[Key, Start] = {}
+        self.steps = 0
+        self._engine = engine.twin()
+        self._baseline = baseline
+        self._waiting = {run for run in wanted if self.state.runs[run].reason.transient}
+        self._ends: list[tuple[int, int, Key, int]] = []
+        self._spans: dict[Key, Span] = {}
+        self._promised: dict[Key, int] = {}
+
+    def play(self) -> dict[Key, Start]:
+        """Until all that are wanted have started, or nothing more happens, or it is far enough."""
+        state = self.state
+        mark = state.mark()
+        try:
+            running = [run for run in state.runs.values() if run.phase is Phase.RUNNING]
+            crowd = len(running) > CROWD
+            self._ends = [self._end_of(run, crowd=crowd) for run in running]
+            heapify(self._ends)
+            self._simplify()
+            while self._waiting and self.steps < STEPS_MAX and self._step(crowd=crowd):
+                self.steps += 1
+        finally:
+            state.rollback(mark)
+        self._keep_promises()
+        return self.starts
+
+    def _step(self, *, crowd: bool) -> bool:
+        """The next instant at which something happens; False where nothing more does."""
+        timer = self.state.timers.next()
+        now = min(
+            self._ends[0][0] if self._ends else HORIZON + self.now, HORIZON + self.now if timer is None else timer
+        )
+        if now >= HORIZON + self.now:
+            return False
+        ended = self._due(now)
+        bases = {} if ended else self._bases(now)
+        decision = self._engine.decide(now, tuple(ended) or (TimePassed(),))
+        for event in decision.events:
+            if isinstance(event, ev.LeasesOpened) and event.reason is Reason.Start:
+                if event.run in self._waiting:
+                    self._waiting.discard(event.run)
+                    self.starts[event.run] = self._after(ended, now) or self._by_fact(event.run, now, decision, bases)
+                heappush(self._ends, self._end_of(self.state.runs[event.run], crowd=crowd))
+            elif isinstance(event, ev.RunEnded):
+                self._waiting.discard(event.run)
+        return True
+
+    def _bases(self, now: int) -> dict[Key, Reason]:
+        """What the dates of reservations rest on that fall due now."""
+        found: dict[Key, Reason] = {}
+        for due, subject in self.state.timers.due(now):
+            hold = self.state.runs[Key(subject[0])].hold if due is Due.RESERVATION else None
+            if hold is not None:
+                found[Key(subject[0])] = Reason.Window if hold.basis is Reason.WindowClosed else hold.basis
+        return found
+
+    def _simplify(self) -> None:
+        """Play only the first reservations with their liens and cuts, which are dear to think through.
+
+        The others are in the queue like everybody; if the notice is over before their turn comes, that is when they start.
+        """
+        held = sorted(self.state.holds.values(), key=lambda run: (_date(run), run.order))
+        for run in held[HOLDS_MAX:]:
+            if run.hold is not None and run.hold.cut_from is not None:
+                self._promised[run.key] = max(self.now, _date(run))
+            dropped = ev.ReservationTurned(run=run.key, state=ReservationState.CANCELED, reason=Reason.Notice)
+            self.state.apply(self.now, dropped)
+
+    def _keep_promises(self) -> None:
+        for run, date in self._promised.items():
+            start = self.starts.get(run)
+            if run in self._waiting or (start is not None and start.at > date):
+                self.starts[run] = Start(date, Reason.Notice, None, date, date)
+
+    def _due(self, now: int) -> list[WorkEnded]:
+        found = []
+        while self._ends and self._ends[0][0] <= now:
+            _, _, key, attempt = heappop(self._ends)
+            run = self.state.runs.get(key)
+            if run is not None and run.phase is Phase.RUNNING and run.attempt == attempt:
+                found.append(WorkEnded(key, attempt, 0))
+        return found
+
+    def _end_of(self, run: RunState, *, crowd: bool) -> tuple[int, int, Key, int]:
+        start, now = run.started_at, max(self.state.at, self.now)
+        assert start is not None, "what runs has started"
+        if self._baseline:
+            middle = start + predict.last_two(self.state, run, now - start)
+            self._spans[run.key] = Span(middle, middle, middle)
+        else:
+            self._spans[run.key] = Span(*(start + each for each in predict.quantiles(self.state, run, now - start)))
+            middle = self._spans[run.key].middle
+        if crowd:
+            ahead = middle - self.now
+            grain = max(SECOND, 1 << max(0, ahead.bit_length() - _GRID_BITS - 1))
+            middle = self.now - (-ahead // grain) * grain
+        return middle, run.order, run.key, run.attempt
+
+    def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
+        """What was let start by the end of work; None where no work ended."""
+        if not ended:
+            return None
+        last = ended[-1].run
+        span = self._spans[last]
+        return Start(at, Reason.Predicted, last, max(self.now, min(at, span.low)), max(at, span.high))
+
+    def _by_fact(self, key: Key, at: int, decision: Decision, bases: dict[Key, Reason]) -> Start:
+        source, after = bases.get(key, Reason.HardFacts), None
+        for event in decision.events:
+            if isinstance(event, ev.OutcomeRecorded) and event.outcome.claim == RunRef.of(key):
+                source = Reason.Notice
+            elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.OPENED and key not in bases:
+                source = Reason.Window
+            elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
+                after = event.run
+        return Start(at, source, after, at, at)
+
+
+def _date(run: RunState) -> int:
+    assert run.hold is not None, "asked of runs with a reservation in force"
+    return run.hold.earliest_start

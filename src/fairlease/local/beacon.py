@@ -1,0 +1,146 @@
+"""Beacon: a public value that nobody here could know beforehand, for the lottery's seed (SEMANTICS §7).
+
+It is read when a reservation is about to fall due: a file at that very moment, a command from some seconds before, beside the loop.
+What is used stands in the outcome's lottery. A beacon that cannot be read keeps no reservation from falling due: the draw is made
+without one, as the record then shows, and log and metric say why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from typing import TYPE_CHECKING
+
+from fairlease.local.environment import base_environment
+from fairlease.local.hook import call
+from fairlease.model.reservation import ReservationState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from fairlease.ledger.state import State
+    from fairlease.local.config import BeaconSource
+    from fairlease.theatre.metrics import Metrics
+
+LEAD_MS = 10_000
+"""How long before a reservation falls due its beacon is asked for by a command."""
+FRESH_MS = 30_000
+"""How long what a command said serves: reservations that fall due together share it."""
+PATIENCE_S = 8.0
+AGAIN_S = 1.0
+BYTES_MAX = 4_096
+_VALUE = re.compile(r"[\x21-\x7e]{1,256}")
+
+
+class Beacon:
+    """The source that the configuration names, if any."""
+
+    def __init__(
+        self,
+        source: BeaconSource | None,
+        state: State,
+        now: Callable[[], int],
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._source = source
+        self._state = state
+        self._now = now
+        self._metrics = metrics
+        self._log = log
+        self._wake = asyncio.Event()
+        self._heard: tuple[int, str] | None = None
+
+    def value(self, at: int) -> str:
+        """What enters the draws of a tick at `at`: nothing, unless a reservation falls due in it."""
+        if self._source is None or (due := self._next_due()) is None or due > at:
+            return ""
+        file = self._source.file
+        if file is not None:
+            return self._counted(lambda: read_file(file))
+        heard = self._heard
+        if heard is None or at - heard[0] > FRESH_MS:
+            self._missed("the command has not answered in time")
+            return ""
+        return heard[1]
+
+    async def ready(self) -> None:
+        """Ask the command before the first decision, where a reservation fell due while no daemon lived."""
+        due = self._next_due()
+        if self._source is not None and self._source.command and due is not None and due <= self._now():
+            await self._ask(self._source.command)
+
+    def look(self) -> None:
+        """Reservations may have changed."""
+        self._wake.set()
+
+    async def listen(self) -> None:
+        """Ask the command ahead of every reservation; never returns."""
+        command = () if self._source is None else self._source.command
+        while command:
+            self._wake.clear()
+            due, now = self._next_due(), self._now()
+            wait_s = None if due is None else max(0, due - LEAD_MS - now) / 1000
+            heard = self._heard
+            if due is not None and heard is not None and due - heard[0] <= FRESH_MS:
+                wait_s = max(FRESH_MS - (now - heard[0]), 100) / 1000
+            elif wait_s == 0:
+                await self._ask(command)
+                wait_s = AGAIN_S
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _ask(self, command: tuple[str, ...]) -> None:
+        begun = self._now()
+        done = await call(command, base_environment(None, os.environ), None, PATIENCE_S)
+        if done.code:
+            self._missed(done.err)
+            return
+        value = self._counted(lambda: clean(done.out))
+        if value:
+            self._heard = begun, value
+
+    def _counted(self, read: Callable[[], str]) -> str:
+        try:
+            value = read()
+        except (OSError, ValueError) as error:
+            self._missed(str(error))
+            return ""
+        self._metrics.beacon("read")
+        return value
+
+    def _missed(self, why: str) -> None:
+        self._metrics.beacon("failed")
+        self._log.warning("no beacon: draws are made without one", error=why)
+
+    def _next_due(self) -> int | None:
+        """When the next reservation falls due, if one is in force."""
+        holds = (run.hold for run in self._state.holds.values())
+        dates = (each.earliest_start for each in holds if each is not None and each.state is ReservationState.PENDING)
+        return min(dates, default=None)
+
+
+def read_file(path: str) -> str:
+    """The value in a file; one that is no plain file is not waited for."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError(f"{path} is not a plain file")
+        return clean(os.read(file, BYTES_MAX))
+    finally:
+        os.close(file)
+
+
+def clean(raw: bytes) -> str:
+    """A beacon's value: one word of up to 256 printable ASCII characters, whatever blanks stand around it."""
+    value = raw.decode("ascii", "replace").strip()
+    if not _VALUE.fullmatch(value):
+        raise ValueError(f"{value[:40]!r} is no beacon: expected one word of at most 256 printable characters")
+    return value

@@ -1,0 +1,113 @@
+"""Foresight: what is foreseen of runs, for those who ask; and whether what was foreseen came true."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlease.engine import forecast
+from fairlease.engine.calibration import Calibration, calibrate
+from fairlease.engine.odds import odds
+from fairlease.engine.reservations import forecast_view
+from fairlease.ledger.sqlite import SqliteStore
+from fairlease.local.access import covers
+from fairlease.model.amount import format_instant
+from fairlease.model.record import short
+from fairlease.model.run import Phase
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairlease.engine.decide import Engine
+    from fairlease.ledger.live import RunState
+    from fairlease.scheduler import Scheduler
+    from fairlease.theatre.past import Asked
+
+View = dict[str, Any]
+
+CLAIMS_MAX = 8
+"""Coming reservations, the next first, for which the odds of a run are told."""
+
+
+class Foresight:
+    """Questions about the future to one scheduler; they change nothing."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def of(self, asked: Asked, now: int) -> View:
+        """One run: when it starts, thought through as of now; what runs learns its odds of being cut."""
+        run = self._scheduler.state.runs.get(asked.run)
+        if run is None:
+            assert asked.ending is not None, "what does not live has ended"
+            return {"name": short(asked.run), "phase": asked.ending.ended.phase.value}
+        engine = self._scheduler.engine.twin()
+        engine.now = max(now, self._scheduler.state.at)
+        view = self.told(run)
+        if run.phase is Phase.RUNNING:
+            view["odds"] = list(_odds(engine, run))
+            return view
+        found = forecast.outlooks(engine, [run.key]).get(run.key)
+        if found is not None:
+            view["forecast"] = forecast_view(engine.now, forecast.foreseen(engine, run, found))
+            view.pop("reason", None)
+        return view
+
+    def told(self, run: RunState) -> View:
+        """One run, with the forecast that was last written down; the reason why it has none."""
+        view: View = {"name": short(run.key), "owner": run.spec.owner, "phase": run.phase.value}
+        hold = run.hold
+        if hold is not None:
+            view["reservation"] = {
+                "name": hold.name,
+                "state": hold.state.value,
+                "earliestStart": format_instant(hold.earliest_start),
+                "basis": hold.basis.value,
+            }
+        if run.phase is Phase.RUNNING:
+            view["startedAt"] = format_instant(run.started_at or 0)
+        elif run.foreseen is None:
+            view["reason"] = run.reason.value
+            view["remedy"] = run.reason.remedy
+        else:
+            view["forecast"] = forecast_view(*run.foreseen)
+        return view
+
+
+def _odds(engine: Engine, run: RunState) -> list[View]:
+    """The odds of a running run to be cut for each of the next reservations that may cut."""
+    claims = [
+        each
+        for each in engine.state.holds.values()
+        if each.hold is not None
+        and each.hold.cut_from is not None
+        and each.spec.resources.gpu_type == run.spec.resources.gpu_type
+    ]
+    claims.sort(key=lambda each: (0 if each.hold is None else each.hold.earliest_start, each.order))
+    found = []
+    for claim in claims[:CLAIMS_MAX]:
+        chances = odds(engine, claim)
+        if chances is not None and run.key in chances.chances:
+            found.append(
+                {
+                    "claim": short(claim.key),
+                    "at": format_instant(chances.at),
+                    "chance": round(chances.chances[run.key], 4),
+                    "exact": chances.draws == 0,
+                    "draws": chances.draws,
+                }
+            )
+    return found
+
+
+def forecast_report(ledger: Path, owner: str | None, since: int | None) -> View:
+    """Shares and errors of all forecasts in a ledger's past that came to a start, by owner and horizon."""
+    fold = Calibration()
+    with SqliteStore(ledger, readonly=True) as store:
+        for entry in store.entries():
+            fold.take(entry.at, entry.events)
+    samples = [
+        each
+        for each in fold.samples
+        if (owner is None or covers(owner, each.owner)) and (since is None or each.asked >= since)
+    ]
+    return calibrate(samples)

@@ -1,0 +1,139 @@
+"""Dates, cuts and draws on the command line: what is asked, what is refused, and a record that was tampered with."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.conftest import Ask
+from tests.cli.fake import OUTCOME, FakeDaemon
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "verify_lottery.py"
+
+
+def by_stranger(path: Path) -> int:
+    """What the script that shares no code with us says."""
+    return subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, check=False).returncode
+
+
+def second() -> dict[str, Any]:
+    """An outcome that follows the first, without a draw."""
+    from fairlease.engine.lottery_proof import digest
+
+    after = copy.deepcopy(OUTCOME)
+    after["name"] = "outcome-2"
+    del after["spec"]["lottery"]
+    after["spec"]["actions"][0]["reason"] = "DropSpare"
+    after["spec"]["previous"] = digest(OUTCOME["spec"])
+    return after
+
+
+@pytest.mark.parametrize("form", ["one", "list", "outcomes", "resolverOutcomes", "items"])
+def test_a_file_of_outcomes_is_verified_without_a_daemon(ask: Ask, tmp_path: Path, form: str) -> None:
+    both = [OUTCOME, second()]
+    kube = [{"metadata": {"name": each["name"]}, "spec": each["spec"]} for each in both]
+    document: Any = {"one": OUTCOME, "list": both, "items": {"items": kube}}.get(form, {form: both})
+    path = tmp_path / "outcomes.json"
+    path.write_text(json.dumps(document))
+    result = ask("lottery", "verify", "--file", str(path))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("as recorded") == (1 if form == "one" else 2)
+    assert by_stranger(path) == 0
+
+
+TAMPERED = {
+    "another run was drawn": ("lottery", "draws", 0, "run", "default/two"),
+    "a token more of GPUs": ("lottery", "tokens", 1, "gpus", 4),
+    "another seed": ("lottery", "seed", "ab" * 32),
+    "another time": ("at", "2026-01-05T00:17:00Z"),
+    "another reservation": ("reservation", "default/other-reservation"),
+    "another victim": ("actions", 0, "run", "default/two"),
+    "given back, it says": ("lottery", "draws", 0, "givenBack", True),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERED)
+def test_a_record_that_was_tampered_with_is_the_answer_no(ask: Ask, tmp_path: Path, what: str) -> None:
+    outcome = copy.deepcopy(OUTCOME)
+    *trail, last, value = TAMPERED[what]
+    place: Any = outcome["spec"]
+    for step in trail:
+        place = place[step]
+    place[last] = value
+    path = tmp_path / "outcomes.json"
+    path.write_text(json.dumps([outcome]))
+    assert ask("lottery", "verify", "--file", str(path)).exit_code == 1
+    assert by_stranger(path) == 1
+
+
+def test_an_outcome_that_was_left_out_breaks_the_chain(ask: Ask, fake: FakeDaemon, tmp_path: Path) -> None:
+    changed = copy.deepcopy(OUTCOME)
+    changed["spec"]["deficitGPUs"] = 4
+    path = tmp_path / "outcomes.json"
+    path.write_text(json.dumps([changed, second()]))
+    result = ask("lottery", "verify", "--file", str(path))
+    assert result.exit_code == 1
+    assert "does not follow the outcome before it" in result.stdout
+    assert by_stranger(path) == 1
+    fake.answers["outcomes"] = {"outcomes": [second()]}
+    assert ask("lottery", "verify").exit_code == 1, "the first of all follows nobody"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", '{"outcomes": [{"spec": {}}]}', '{"items": 3}'])
+def test_a_file_without_outcomes_is_bad_input(ask: Ask, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "outcomes.json"
+    path.write_text(text)
+    result = ask("lottery", "verify", "--file", str(path))
+    assert result.exit_code == 2
+    assert "ResolverOutcome" in result.stderr
+
+
+def test_an_outcome_nobody_knows_is_answered_with_the_nearest(fake: FakeDaemon, ask: Ask) -> None:
+    result = ask("lottery", "verify", "outcome-l")
+    assert result.exit_code == 2
+    assert "did you mean outcome-1?" in result.stderr
+    assert fake.sent("outcomes")
+
+
+def test_json_of_a_verification_holds_every_input_and_the_odds(fake: FakeDaemon, ask: Ask) -> None:
+    assert fake.path.exists()
+    (told,) = json.loads(ask("lottery", "verify", "-o", "json").stdout)["outcomes"]
+    assert set(told["inputs"]) == {"reservation", "at", "conflictDigest", "previous", "beacon"}
+    assert [token["odds"] for token in told["tokens"]] == ["1/2", "1/2"]
+    assert told["draws"] == [{"owner": "beta:y", "run": "default/one", "givenBack": False}]
+
+
+def test_a_scope_is_a_flavor_and_labels(fake: FakeDaemon, ask: Ask) -> None:
+    given = ("--scope", "flavor=H100-80GB, region=us-west,rack=7", "--gpus", "64", "--pod", "8", "--group", "32")
+    assert ask("resolve", *given, "--reason", "new fans").exit_code == 0
+    assert fake.sent("resolve") == [
+        {
+            "flavor": "H100-80GB",
+            "location": {"region": "us-west", "rack": "7"},
+            "gpus": 64,
+            "pod": 8,
+            "group": 32,
+            "reason": "new fans",
+            "dryRun": False,
+        }
+    ]
+
+
+@pytest.mark.parametrize("scope", ["", "H100", "region=us-west", "flavor=", "flavor=a,flavor=b", "flavor=a,,"])
+def test_a_scope_that_is_none_is_refused_with_an_example(fake: FakeDaemon, ask: Ask, scope: str) -> None:
+    result = ask("resolve", "--scope", scope, "--gpus", "8")
+    assert result.exit_code == 2
+    assert "--scope" in result.stderr
+    assert not fake.asked
+
+
+def test_reservations_of_one_run_or_of_all_are_asked_for(fake: FakeDaemon, ask: Ask) -> None:
+    ask("reservations", "eval", "--all")
+    ask("reservations", "-A")
+    assert fake.sent("reservations") == [
+        {"run": "default/eval", "all": True, "limit": 100},
+        {"all": False, "limit": 100},
+    ]

@@ -1,0 +1,282 @@
+"""Forecasts: what is foreseen happens when work ends as predicted; nothing is written but forecasts; the ledger tells all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
+
+from fairlease.engine import command as cmd
+from fairlease.engine import forecast, predict
+from fairlease.engine.calibration import Calibration, calibrate
+from fairlease.engine.odds import odds
+from fairlease.engine.rehearsal import Rehearsal
+from fairlease.ledger import event as ev
+from fairlease.ledger import snapshot
+from fairlease.ledger.undo import UndoLog
+from fairlease.ledger.waits import REMEMBERED, Scored, Waits
+from fairlease.model.amount import DAY, SECOND
+from fairlease.model.config import Config
+from fairlease.model.record import key
+from fairlease.model.run import OnPreempt, Phase
+from fairlease.reason import Reason
+
+
+def crowded(*, notice: int | None = None) -> World:
+    """Two nodes that are full, a past of runs that took an hour, and two that wait."""
+    world = World(node("n1"), node("n2"), budget("a"), budget("b"))
+    world.tick(cmd.Configure(Config(notice=notice)))
+    for number in range(8):
+        world.submit(f"past{number}", run("ab"[number % 2], 8, 8))
+        world.now += HOUR
+        world.end(f"past{number}")
+    world.submit("one", run("a", 8, 8))
+    world.now += 10 * MINUTE
+    world.submit("two", run("b", 8, 8))
+    world.now += 5 * MINUTE
+    world.submit("first", run("a", 8, 8))
+    world.submit("second", run("b", 16, 8))
+    return world
+
+
+def told(world: World) -> dict[str, ev.Foreseen]:
+    """The forecasts that one tick writes down now."""
+    tick = world.tick(cmd.Forecast())
+    rows = [row for event in tick.decision.events if isinstance(event, ev.Forecasted) for row in event.runs]
+    return {row.run.partition("/")[2]: row for row in rows}
+
+
+def test_runs_start_when_it_was_foreseen_if_work_ends_as_predicted() -> None:
+    world = crowded()
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    foreseen = Rehearsal(engine, forecast.waiting(world.scheduler.state)).play()
+    assert set(foreseen) == {key("first"), key("second")}
+    ends: dict[str, int] = {}
+    seen: dict[str, int] = {}
+    for _ in range(10):
+        state = world.scheduler.state
+        for each in state.runs.values():
+            if each.phase is Phase.RUNNING and each.key not in ends:
+                begun = each.started_at or 0
+                ends[each.key] = begun + predict.quantiles(state, each, world.now - begun)[1]
+                if each.key in foreseen:
+                    seen.setdefault(each.key, world.now)
+        coming = sorted((when, name) for name, when in ends.items() if name in state.runs)
+        if len(seen) == len(foreseen) or not coming:
+            break
+        world.wait(coming[0][0] - world.now)
+        world.end(coming[0][1])
+    assert seen == {name: start.at for name, start in foreseen.items()}
+
+
+def test_a_forecast_is_written_once_and_again_only_when_it_moved() -> None:
+    world = crowded()
+    first = told(world)
+    assert set(first) == {"first", "second"}
+    for row in first.values():
+        assert world.now <= row.p10 <= row.p50 <= row.p90
+        assert row.source is Reason.Predicted
+        assert row.baseline is not None
+    world.now += SECOND
+    assert told(world) == {}
+    world.now += 3 * HOUR
+    moved = told(world)
+    assert moved
+    assert all("later" in row.why for row in moved.values())
+
+
+def test_thinking_ahead_changes_nothing() -> None:
+    world = crowded(notice=15 * MINUTE)
+    state = world.scheduler.state
+    before, indexes, head = snapshot.freeze(state), snapshot.derived(state), world.scheduler.head
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    assert forecast.outlooks(engine, forecast.waiting(state))
+    assert snapshot.freeze(state) == before
+    assert snapshot.derived(state) == indexes
+    assert world.scheduler.head == head
+
+
+def test_a_restart_changes_nothing_of_what_was_learned() -> None:
+    world = crowded()
+    told(world)
+    world.now += 40 * MINUTE
+    world.end("one")
+    world.now += 5 * MINUTE
+    world.end("two")
+    told(world)
+    before = snapshot.freeze(world.scheduler.state)
+    assert world.scheduler.state.waits.scored
+    world.restart()
+    assert snapshot.freeze(world.scheduler.state) == before
+    assert snapshot.freeze(snapshot.thaw(before)) == before
+
+
+def test_a_sure_date_bounds_every_quantile() -> None:
+    world = World(node("n"), budget("a"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    world.submit("one", run("a", 8, 8, max_duration=2 * HOUR))
+    world.now += HOUR
+    world.submit("next", run("a", 8, 8))
+    row = told(world)["next"]
+    assert row.p90 <= world.run("one").started_at + 2 * HOUR  # type: ignore[operator]  # it runs
+    assert row.p10 >= world.now
+
+
+def test_a_window_that_opens_later_bounds_it_from_below() -> None:
+    world = World(node("n"), budget("a", envelope(start=None)))
+    opens = world.now + DAY
+    world.write(budget("a", envelope(start=opens)))
+    world.submit("early", run("a", 8, 8))
+    row = told(world)["early"]
+    assert row.p10 >= opens
+    assert row.source is Reason.Window
+
+
+def test_a_run_that_can_never_start_has_no_forecast() -> None:
+    world = World(node("n"), budget("a"))
+    assert world.submit("huge", run("a", 16, 16)) == Reason.NeverFits.value
+    assert world.submit("poor", run("nobody", 8, 8)) == Reason.NoEnvelope.value
+    assert told(world) == {}
+
+
+def test_a_run_without_money_is_foreseen_where_money_comes_free() -> None:
+    world = World(node("n1"), node("n2"), budget("a", envelope(concurrency=8)))
+    world.submit("one", run("a", 8, 8, max_duration=HOUR))
+    world.submit("two", run("a", 8, 8))
+    assert world.how("two") == Reason.ConcurrencyCapExceeded.value
+    row = told(world)["two"]
+    assert world.now <= row.p50 <= world.now + HOUR + MINUTE
+
+
+def test_with_notice_it_says_what_is_missing_and_what_could_give_way() -> None:
+    world = crowded(notice=15 * MINUTE)
+    row = told(world)["first"]
+    assert row.deficit_gpus == 8
+    assert row.scope == "H100"
+    assert any("by lot" in remedy for remedy in row.remedies)
+
+
+def test_forecasts_are_scored_over_the_past_of_the_ledger() -> None:
+    world = crowded()
+    told(world)
+    for name in ("one", "two", "first", "second"):
+        world.now += 45 * MINUTE
+        if world.run(name).phase is Phase.RUNNING:
+            world.end(name)
+    fold = Calibration()
+    for entry in world.store.entries():
+        fold.take(entry.at, entry.events)
+    found = calibrate(fold.samples)
+    assert found["forecasts"] == len(world.scheduler.state.waits.scored) > 0
+    assert found["insideP10P90"] == sum(row.inside for row in world.scheduler.state.waits.scored) / found["forecasts"]
+    assert found["lastTwoMeanAbsoluteErrorSeconds"] >= 0
+    assert set(found["owners"]) <= {"a", "b"}
+
+
+def test_forecasts_of_a_steady_queue_become_calibrated() -> None:
+    """One node, work whose length nobody can foresee, and always somebody who waits: four fifths lie inside."""
+    dice = random.Random(3)
+    world = World(node("n"), budget("a"), budget("b"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    fold = Calibration()
+    lengths: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for number in range(260):
+        lengths[f"r{number}"] = round(dice.lognormvariate(8, 1)) * SECOND
+        while ends and min(ends.values()) <= world.now:
+            _finish(world, ends, lengths)
+        world.submit(f"r{number}", run(dice.choice("ab"), 8, 8))
+        world.tick(cmd.Forecast((key(f"r{number}"),)))
+        _begun(world, ends, lengths)
+        while len(world.scheduler.state.runs) > 3:
+            _finish(world, ends, lengths)
+        world.now += MINUTE
+    for entry in world.store.entries():
+        fold.take(entry.at, entry.events)
+    found = calibrate(fold.samples[50:])
+    assert found["forecasts"] > 150
+    assert 0.7 < found["insideP10P90"] < 0.9
+    assert 0.38 < found["beforeP50"] < 0.62
+
+
+def _begun(world: World, ends: dict[str, int], lengths: dict[str, int]) -> None:
+    for each in world.scheduler.state.runs.values():
+        name = each.key.partition("/")[2]
+        if each.started_at is not None and name not in ends:
+            ends[name] = each.started_at + lengths[name]
+
+
+def _finish(world: World, ends: dict[str, int], lengths: dict[str, int]) -> None:
+    name = min(ends, key=lambda each: ends[each])
+    world.now = max(world.now, ends[name])
+    world.end(name)
+    del ends[name]
+    _begun(world, ends, lengths)
+
+
+def test_odds_are_exact_where_there_are_few_to_draw_from() -> None:
+    world = World(node("n1"), node("n2"), node("n3"), budget("a"), budget("b"), budget("c"))
+    for name, owner in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        world.submit(name, run(owner, 8, 8, on_preempt=OnPreempt.REQUEUE))
+    world.now += HOUR
+    world.submit("claim", run("c", 8, 8))
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    found = odds(engine, world.run("claim"))
+    assert found is not None
+    assert found.draws == 0
+    chances = {name.partition("/")[2]: chance for name, chance in found.chances.items()}
+    assert chances == pytest.approx({"a1": 0.25, "a2": 0.25, "b1": 0.5})
+
+
+def test_odds_by_draws_say_how_many_and_come_near_what_is_exact() -> None:
+    owners = [f"o{number}" for number in range(12)]
+    world = World(*(node(f"n{number}") for number in range(12)), *map(budget, owners), budget("c"))
+    for number, owner in enumerate(owners):
+        world.submit(f"r{number}", run(owner, 8, 8))
+    world.now += HOUR
+    world.submit("claim", run("c", 32, 8))
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    before = snapshot.freeze(world.scheduler.state)
+    found = odds(engine, world.run("claim"))
+    assert found is not None
+    assert found.draws == 1000
+    assert sum(found.chances.values()) == pytest.approx(4)
+    assert all(abs(chance - 1 / 3) < 0.06 for chance in found.chances.values())
+    assert snapshot.freeze(world.scheduler.state) == before
+
+
+def scored(seed: int) -> Scored:
+    """Any row."""
+    dice = random.Random(seed)
+    errors = tuple(dice.randrange(-9999, 9999) for _ in range(5))
+    losses = tuple(dice.randrange(9999) for _ in range(5))
+    return Scored(errors, losses, inside=True, before_p50=False, before_p90=True, error=1, baseline_error=None)
+
+
+rows = st.lists(st.integers(0, 99).map(scored), max_size=12)
+
+
+@given(rows, rows, st.sampled_from([0, 190, REMEMBERED - 3]))
+def test_what_starts_teach_in_a_trial_is_forgotten_with_it(
+    past: list[Scored], trial: list[Scored], before: int
+) -> None:
+    undo, waits = UndoLog(), Waits()
+    filler = Scored((0,) * 5, (1,) * 5, inside=False, before_p50=False, before_p90=False, error=0, baseline_error=0)
+    for row in [filler] * before + past:
+        waits._learn(undo, row)
+    kept = waits.freeze(), [list(each) for each in waits.errors], list(waits.losses)
+    mark = undo.mark()
+    for row in trial:
+        waits._learn(undo, row)
+    undo.rollback(mark)
+    assert (waits.freeze(), waits.errors, waits.losses) == kept
+    thawed = Waits()
+    thawed.thaw(waits.freeze())
+    assert (thawed.errors, thawed.losses) == (waits.errors, waits.losses)

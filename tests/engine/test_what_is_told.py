@@ -1,0 +1,271 @@
+"""What is told, from entries and from the state alone: no clock, no delivery, the same answer for ever."""
+
+from __future__ import annotations
+
+from tests.engine.build import FLAVOR, HOUR, MINUTE, World, budget, cap, envelope, lending, node, run
+
+from fairlease.engine import command as cmd
+from fairlease.engine.alarms import alarms
+from fairlease.engine.coming import coming, ending, stages
+from fairlease.engine.notice import Kind, Notice, of_entry
+from fairlease.ledger import snapshot
+from fairlease.local.webhook import body_of
+from fairlease.model.amount import DAY, SECOND
+from fairlease.model.budget import OnExhaustion
+from fairlease.model.config import Config
+from fairlease.model.record import key
+
+BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
+
+
+def told(world: World, after: int = 0) -> list[Notice]:
+    """All that the entries behind one number have to tell; asked entry by entry, as they came."""
+    found = []
+    for entry in world.store.entries(after):
+        found += of_entry(world.scheduler.state, entry, lambda name: f"owner of {name}")
+    return found
+
+
+def kinds(world: World, after: int = 0) -> list[str]:
+    return [notice.kind.value for notice in told(world, after)]
+
+
+def ahead(world: World, *words: str) -> list[Notice]:
+    """What is told of cuts that come, at the stages of these words that have begun."""
+    now, engine = world.now, world.scheduler.engine
+    due = [
+        stage for stage in stages(world.scheduler.state) if stage.since <= now and stage.word in (words or ("notice",))
+    ]
+    return [found for stage in due if (found := coming(engine, stage, now)) is not None]
+
+
+# --- what happened -----------------------------------------------------------------------------------------------------
+
+
+def test_a_reservation_that_needs_a_cut_tells_how_many_gpus_where_and_when() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8))
+    head = world.scheduler.head.seq
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = told(world, head)
+    assert (notice.kind, notice.claim, notice.gpus) == (Kind.DEFICIT_FORECAST, key("big"), 8)
+    assert notice.due == world.now + 15 * MINUTE
+    assert notice.text == f"big lacks 8 × {FLAVOR}: unless they come free, others give way at 2026-01-05T00:15:00Z"
+    assert notice.owner == "owner of default/big"
+
+
+def test_a_reservation_that_rests_on_hard_facts_needs_no_cut_and_tells_of_none() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8, max_duration=5 * MINUTE))
+    world.submit("big", run("alpha", 8, pod=8))
+    assert kinds(world) == []
+
+
+def test_a_run_that_started_when_it_asked_is_not_told_so_and_one_that_waited_is() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("first", run("alpha", 8, pod=8, max_duration=HOUR))
+    world.submit("next", run("alpha", 8, pod=8, max_duration=HOUR))
+    world.end("first")
+    started = [notice for notice in told(world) if notice.kind is Kind.RUN_STARTED]
+    assert [(notice.key, notice.gpus) for notice in started] == [("RunStarted/default/next#1", 8)]
+
+
+def test_a_cut_tells_by_whom_how_in_which_outcome_and_what_becomes_of_the_run() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("careful", run("beta", 8, pod=8, checkpoint=MINUTE))
+    head = world.scheduler.head.seq
+    world.submit("big", run("alpha", 8, pod=8))
+    world.wait(20 * MINUTE)
+    assert [each for each in kinds(world, head) if each != "DeficitForecast"] == [
+        "ReservationActive", "RunCut", "RunStarted"
+    ]  # fmt: skip
+    (cut,) = [notice for notice in told(world) if notice.kind is Kind.RUN_CUT]
+    assert cut.text == "careful lost 8 GPUs to big (RandomPreempt; outcome-1); it asks again"
+    assert (cut.run, cut.claim, cut.outcome, cut.gpus) == (key("careful"), key("big"), "outcome-1", 8)
+
+
+def test_an_elastic_run_that_only_shrinks_is_told_that_it_goes_on() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("wide", run("beta", 8, elastic=(4, 8, 4)))
+    world.submit("big", run("alpha", 4, pod=4))
+    world.wait(16 * MINUTE)
+    (cut,) = [notice for notice in told(world) if notice.kind is Kind.RUN_CUT]
+    assert cut.text == "wide lost 4 GPUs to big (Shrink; outcome-1); it goes on with the rest"
+
+
+def test_drained_work_is_told_when_it_ends_and_then_that_it_did() -> None:
+    drained = envelope(max_gpu_hours=8 * HOUR, on_exhaustion=OnExhaustion.DRAIN)
+    world = World(node("a0"), budget("alpha", drained))
+    world.submit("long", run("alpha", 8, pod=8, checkpoint=2 * MINUTE))
+    world.wait(HOUR)
+    coming_cut = next(notice for notice in told(world) if notice.kind is Kind.CUT_COMING)
+    assert coming_cut.due == world.now + 2 * MINUTE
+    assert [(risk.run, risk.gpus, risk.odds) for risk in coming_cut.runs] == [(key("long"), 8, 1.0)]
+    assert ending(world.scheduler.state) == {key("long"): world.now + 2 * MINUTE}
+    world.wait(3 * MINUTE)
+    assert kinds(world)[-1] == "RunCut"
+    assert ending(world.scheduler.state) == {}
+
+
+def test_a_notice_has_the_same_key_whenever_it_is_asked_for_and_no_two_share_one() -> None:
+    world = World(node("a0"), *BUDGETS)
+    for number in range(3):
+        world.submit(f"old-{number}", run("beta", 2, pod=2))
+    world.submit("big", run("alpha", 8, pod=8))
+    world.wait(40 * MINUTE)
+    first = [notice.key for notice in told(world)]
+    world.restart()
+    assert [notice.key for notice in told(world)] == first
+    assert len(set(first)) == len(first) > 4
+
+
+# --- cuts that come ----------------------------------------------------------------------------------------------------
+
+
+def test_all_who_stand_in_the_lottery_are_told_at_notice_and_again_shortly_before() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("one", run("beta", 4, pod=4))
+    world.submit("two", run("gamma", 4, pod=4))
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = ahead(world)
+    assert notice.key == "CutComing/default/big-reservation/notice"
+    assert notice.concerns == (key("one"), key("two"))
+    assert {risk.reason.value for risk in notice.runs} == {"RandomPreempt"}
+    assert notice.due == world.now + 15 * MINUTE
+    assert ahead(world, "soon") == []
+    world.wait(13 * MINUTE)
+    (again,) = ahead(world, "soon")
+    assert (again.key, again.due) == ("CutComing/default/big-reservation/soon", notice.due)
+    world.wait(3 * MINUTE)
+    assert ahead(world, "notice", "soon") == []
+
+
+def test_spares_and_width_that_go_before_the_lottery_are_told_as_certain() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("wide", run("beta", 8, elastic=(4, 8, 4)))
+    world.submit("rigid-later", run("alpha", 4, pod=4))
+    (notice,) = ahead(world)
+    assert [(risk.run, risk.reason.value, risk.gpus, risk.odds) for risk in notice.runs] == [
+        (key("wide"), "Shrink", 4, 1.0)
+    ]
+
+
+def test_work_that_surely_ends_before_the_date_is_not_threatened() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("brief", run("beta", 4, pod=4, max_duration=10 * MINUTE))
+    world.submit("long", run("gamma", 4, pod=4))
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = ahead(world)
+    assert notice.concerns == (key("long"),)
+
+
+def test_a_message_names_a_hundred_runs_at_most_and_each_run_only_itself() -> None:
+    world = World(*(node(f"a{number}") for number in range(16)), budget("beta", envelope(concurrency=128)), BUDGETS[0])
+    for number in range(128):
+        world.submit(f"r{number}", run("beta", 1))
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = ahead(world)
+    assert len(notice.runs) == 128
+    body = body_of(notice)
+    assert (len(body["runs"]), body["moreRuns"]) == (100, 28)
+    assert body_of(notice, key("r7"))["runs"] == [{"run": "default/r7", "reason": "RandomPreempt", "gpus": 1}]
+
+
+def test_looking_ahead_changes_nothing() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("brief", run("beta", 4, pod=4, max_duration=10 * MINUTE))
+    world.submit("long", run("gamma", 4, pod=4))
+    world.submit("big", run("alpha", 8, pod=8))
+    state, head = world.scheduler.state, world.scheduler.head
+    before = snapshot.take(state, head).body
+    assert ahead(world)
+    assert snapshot.take(state, head).body == before
+
+
+def test_nobody_is_told_of_cuts_where_notice_is_never() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.tick(cmd.Configure(Config(notice=None)))
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("big", run("alpha", 8, pod=8))
+    assert list(stages(world.scheduler.state)) == []
+    assert kinds(world) == []
+
+
+def test_a_cut_that_is_far_off_is_told_only_at_its_notice() -> None:
+    opens = World(node("a0")).now + 3 * HOUR
+    world = World(node("a0"), budget("alpha", envelope(start=opens, end=opens + DAY)), *BUDGETS[1:])
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("big", run("alpha", 8, pod=8))
+    assert kinds(world) == ["DeficitForecast"]
+    assert ahead(world) == []
+    world.wait(3 * HOUR - 15 * MINUTE)
+    assert [notice.due for notice in ahead(world)] == [opens]
+
+
+# --- money -------------------------------------------------------------------------------------------------------------
+
+
+def test_hours_are_told_at_80_and_95_percent_with_the_time_at_which_they_end() -> None:
+    world = World(node("a0"), budget("alpha", envelope(max_gpu_hours=80 * HOUR)))
+    start = world.now
+    world.submit("r", run("alpha", 8, pod=8))
+    first = alarms(world.scheduler.state, world.now)
+    assert first == ([], start + 8 * HOUR)
+    world.wait(8 * HOUR)
+    (low,), again = alarms(world.scheduler.state, world.now)
+    assert (low.kind, low.due, again) == (Kind.HOURS_LOW, start + 10 * HOUR, start + 9 * HOUR + 30 * MINUTE)
+    assert "80 % of the hours of e are used, 16 GPU-hours are left" in low.text
+    world.wait(9 * HOUR + 30 * MINUTE - 8 * HOUR)
+    (lower,), _ = alarms(world.scheduler.state, world.now)
+    assert "95 %" in lower.text
+    assert lower.key != low.key
+    world.wait(HOUR)
+    assert alarms(world.scheduler.state, world.now).notices == []
+    assert kinds(world) == ["HoursUsedUp", "Overdrawn"]
+
+
+def test_hours_under_an_aggregate_cap_are_told_as_those_of_the_cap() -> None:
+    spec = budget(
+        "alpha", envelope("e"), envelope("f"), aggregate_caps=(cap("both", ["e", "f"], max_gpu_hours=10 * HOUR),)
+    )
+    world = World(node("a0"), spec)
+    world.submit("r", run("alpha", 8, pod=8))
+    world.wait(HOUR)
+    (low,) = alarms(world.scheduler.state, world.now).notices
+    assert "80 % of the hours of cap both are used" in low.text
+
+
+def test_a_window_that_ends_is_told_in_its_last_tenth_or_its_last_day() -> None:
+    now = World().now
+    world = World(
+        budget("alpha", envelope("short", start=now, end=now + 10 * HOUR), envelope("open", end=now + 30 * DAY))
+    )
+    assert alarms(world.scheduler.state, now) == ([], now + 9 * HOUR)
+    world.wait(9 * HOUR)
+    (ends,), again = alarms(world.scheduler.state, world.now)
+    assert (ends.kind, ends.envelope, ends.due) == (Kind.WINDOW_ENDING, "short", now + 10 * HOUR)
+    assert again == now + 29 * DAY
+
+
+def test_a_lending_cap_near_its_limit_is_told_once_a_day_at_most() -> None:
+    lent = lending(max_concurrency=8)
+    world = World(node("a0"), budget("bank", envelope(lending=lent)), budget("poor", envelope(concurrency=1)))
+    borrower = {"allow_borrow": True, "sponsors": ("bank",)}
+    world.submit("four", run("poor", 4, pod=4, **borrower))
+    assert alarms(world.scheduler.state, world.now).notices == []
+    world.submit("more", run("poor", 4, pod=4, **borrower))
+    (near,) = alarms(world.scheduler.state, world.now).notices
+    assert (near.kind, near.owner) == (Kind.LENDING_CAP_NEAR, "bank")
+    assert "has lent 8 of 8 GPUs" in near.text
+    (later,) = alarms(world.scheduler.state, world.now + HOUR).notices
+    assert later.key == near.key
+    (tomorrow,) = alarms(world.scheduler.state, world.now + DAY).notices
+    assert tomorrow.key != near.key
+
+
+def test_hours_that_are_lent_count_what_is_promised_too() -> None:
+    lent = lending(max_gpu_hours=4 * HOUR)
+    world = World(node("a0"), budget("bank", envelope(lending=lent)), budget("poor", envelope(concurrency=1)))
+    world.submit("r", run("poor", 4, pod=4, max_duration=HOUR - 60 * SECOND, allow_borrow=True, sponsors=("bank",)))
+    (near,) = alarms(world.scheduler.state, world.now).notices
+    assert "has lent 3.93333 of 4 GPU-hours, what is promised included" in near.text

@@ -1,0 +1,94 @@
+"""The beacon, through a real daemon: it enters the draw that it is read for, stands in its record, and never stops one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.local.mailbox import SLEEP, free_port, metric, told
+from tests.local.stage import Stage, run_object, until
+
+from fairlease.engine.lottery import seed_of
+from fairlease.ledger import event as ev
+from fairlease.ledger.sqlite import SqliteStore
+from fairlease.local.beacon import clean, read_file
+from fairlease.model.reservation import OutcomeSpec
+
+
+def drawn(stage: Stage) -> OutcomeSpec:
+    """The outcome of the draw that lets a run start in the place of another."""
+    stage.call("submit", objects=[run_object("old", 8, SLEEP)])
+    stage.call("submit", objects=[run_object("big", 8, "sleep 30")])
+    until(lambda: stage.phase("big") == "Running")
+    return outcome_of(stage)
+
+
+def outcome_of(stage: Stage) -> OutcomeSpec:
+    with SqliteStore(stage.home / "ledger.db", readonly=True) as store:
+        events = [event for entry in store.entries() for event in entry.events]
+    (outcome,) = [event.outcome for event in events if isinstance(event, ev.OutcomeRecorded)]
+    return outcome
+
+
+def assert_seeded(outcome: OutcomeSpec, beacon: str) -> None:
+    lottery = outcome.lottery
+    assert lottery is not None
+    assert lottery.beacon == beacon
+    assert lottery.seed == seed_of(outcome.reservation, outcome.at, lottery.conflict_digest, outcome.previous, beacon)
+
+
+def test_a_beacon_in_a_file_enters_the_draw_as_it_is_when_it_falls_due(tmp_path: Path) -> None:
+    file, port = tmp_path / "beacon", free_port()
+    file.write_text("too-early\n")
+    with told(tmp_path, f"beacon: {{file: {file}}}\n", metrics_port=port) as stage:
+        file.write_text("  3f2a-drand-round-77\n")
+        assert_seeded(drawn(stage), "3f2a-drand-round-77")
+        assert metric(stage.call("status")["metrics"], 'beacon_reads_total{result="read"}') == 1
+        stage.audited()
+
+
+def test_a_beacon_from_a_command_is_asked_for_ahead_of_the_draw(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    script = f"echo x >> {asked}; echo round-4711"
+    with told(tmp_path, f"beacon: {{command: [/bin/sh, -c, '{script}']}}\n") as stage:
+        assert not asked.exists(), "nothing is due"
+        assert_seeded(drawn(stage), "round-4711")
+        assert asked.read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    "source", ["{file: /nonexistent/beacon}", "{command: [/bin/false]}", "{command: [/bin/sh, -c, 'echo two words']}"]
+)
+def test_a_beacon_that_cannot_be_read_stops_no_draw_and_is_told(tmp_path: Path, source: str) -> None:
+    port = free_port()
+    with told(tmp_path, f"beacon: {source}\n", metrics_port=port) as stage:
+        assert_seeded(drawn(stage), "")
+        assert metric(stage.call("status")["metrics"], 'beacon_reads_total{result="failed"}') >= 1
+    assert "no beacon: draws are made without one" in (tmp_path / "home.err").read_text()
+
+
+def test_a_draw_that_fell_due_while_no_daemon_lived_has_its_beacon_too(tmp_path: Path) -> None:
+    with told(tmp_path, "beacon: {command: [/bin/echo, round-4712]}\n") as stage:
+        stage.call("submit", objects=[run_object("old", 8, SLEEP), run_object("big", 8, "sleep 30")])
+        stage.kill()
+        time.sleep(2.5)
+        stage.start()
+        until(lambda: stage.phase("big") == "Running")
+        assert_seeded(outcome_of(stage), "round-4712")
+
+
+def test_a_command_that_hangs_delays_no_draw(tmp_path: Path) -> None:
+    with told(tmp_path, "beacon: {command: [/bin/sleep, '600']}\n") as stage:
+        begun = time.monotonic()
+        assert_seeded(drawn(stage), "")
+        assert time.monotonic() - begun < 8
+
+
+def test_a_beacon_is_one_word_whatever_stands_around_it(tmp_path: Path) -> None:
+    assert clean(b"\n  abc123 \n") == "abc123"
+    for bad in (b"", b"a b", b"a\nb", b"x" * 257, b"\xff\xfe"):
+        with pytest.raises(ValueError, match="is no beacon"):
+            clean(bad)
+    with pytest.raises(ValueError, match="not a plain file"):
+        read_file(str(tmp_path))

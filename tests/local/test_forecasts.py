@@ -1,0 +1,53 @@
+"""Forecasts of a real daemon: who waits is told when it will start, and what came of it can be asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.local.stage import Stage, daemon, run_object, until
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with daemon(tmp_path / "home") as stage:
+        yield stage
+
+
+def fairlease(stage: Stage, *words: str) -> str:
+    environment = {**os.environ, "FAIRLEASE_HOME": str(stage.home), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "fairlease", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_who_waits_is_told_when_it_will_start_and_the_report_scores_it(stage: Stage) -> None:
+    limit = {"maxDuration": "1h"}
+    stage.call("submit", objects=[run_object("long", 8, "sleep 60", runtime=limit), run_object("behind", 8, "true")])
+    (row,) = until(lambda: [each for each in stage.call("eta")["runs"] if "forecast" in each])
+    forecast = row["forecast"]
+    assert row["name"] == "behind"
+    assert forecast["asOf"] <= forecast["p10"] <= forecast["p50"] <= forecast["p90"]
+    assert forecast["deficitGPUs"] == 8
+    assert stage.call("show", run="behind")["forecast"]["p50"] == forecast["p50"]
+    told = fairlease(stage, "eta", "behind")
+    assert "P50:" in told
+    assert "Source:" in told
+    assert "behind" in fairlease(stage, "eta", "--all")
+    assert "no run that was forecast" in fairlease(stage, "forecast", "report")
+    stage.call("cancel", runs=["long"])
+    stage.ends("behind")
+    report = stage.call("forecast.report")
+    assert report["forecasts"] == 1
+    assert set(report["owners"]) == {"org:ai:rai"}
+    assert "MEAN ERROR" in fairlease(stage, "forecast", "report", "-o", "wide")
+
+
+def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("one", 8, "sleep 60"), run_object("claim", 8, "sleep 60")])
+    odds = stage.call("eta", run="one")["runs"][0]["odds"]
+    assert [(each["claim"], each["chance"], each["exact"]) for each in odds] == [("claim", 1.0, True)]
+    assert "100.0%" in fairlease(stage, "eta", "one")
