@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person
 from tests.kube.stage import CONTROLLER_GROUPS, EXIT, RUN_FOR, Controller, Team, eventually
@@ -44,15 +45,22 @@ def mind(cluster: Plane) -> Iterator[Controller]:
 
 @pytest.fixture
 def team(cluster: Plane, mind: Controller) -> Team:
-    """A team with a run that ended and one that goes on; the controller has stopped in order."""
+    """A team with a run that ended, one that goes on, and one that waits for it; the controller has stopped in order."""
     team = Team(cluster)
     team.submit("over", 2, marks={EXIT: "0", RUN_FOR: "1s"})
-    team.submit("goes-on", 2)
+    team.submit("goes-on", 2, runtime={"maxDuration": "1h"})
     team.reaches("over", "Completed")
     team.reaches("goes-on", "Running")
+    team.submit("waits", 16, runtime={"maxDuration": "1h"})
+    eventually(lambda: team.reservation(held(team)).get("status"))
     eventually(lambda: len(team.closures()) == 2)
     mind.stop()
     return team
+
+
+def held(team: Team) -> str:
+    """The name of the Reservation of the run that waits."""
+    return str(team.status("waits").get("pendingReservation"))
 
 
 def audit(cluster: Plane, *flags: str) -> tuple[int, Any, str]:
@@ -72,7 +80,7 @@ def test_objects_that_say_what_the_ledger_says_are_sound(cluster: Plane, team: T
     code, report, _ = audit(cluster)
     assert (code, report["ok"], messages(report)) == (0, True, [])
     assert report["checks"]["objects"] is True
-    assert report["objects"] >= 4 + 2 + 1
+    assert report["objects"] == 4 + 3 + 1 + 1, "leases, runs, a Budget, a Reservation"
     assert team.api.delete(path("Lease", team.namespace, "over-1-0")).ok
     code, report, _ = audit(cluster)
     assert (code, report["absent"]) == (0, 1), "what is over may be removed; the ledger keeps it"
@@ -91,6 +99,10 @@ def test_every_object_that_says_something_else_is_named_with_the_field(
     money = team.api.get(path("Budget", where, "money")).body["status"]["usage"]
     spent = {"status": {"usage": [{**money[0], "ownedGPUs": 99}]}}
     assert hand.patch(path("Budget", where, "money", "status"), spent).ok
+    turned = {"status": {"state": "Released"}}
+    assert hand.patch(path("Reservation", where, held(team), "status"), turned).ok
+    outcome = yaml.safe_load((CONFIG / "samples" / "resolveroutcome.yaml").read_text())
+    assert hand.post(path("ResolverOutcome"), outcome).ok
     code, report, _ = audit(cluster)
     assert code == 1
     assert report["checks"] == dict.fromkeys(report["checks"], True) | {"objects": False}
@@ -101,10 +113,13 @@ def test_every_object_that_says_something_else_is_named_with_the_field(
         f"Run {where}/goes-on: status.attempt is 7, and by the ledger 1",
         f"Lease {where}/goes-on-1-1 is open in the ledger and has no object",
         f"Budget {where}/money: status.usage",
+        f'Reservation {where}/{held(team)}: status.state is "Released", and by the ledger "Pending"',
+        "ResolverOutcome outcome-1 is in no entry of the ledger",
     ):
         assert each in told, told
-    assert len(messages(report)) == 5, told
+    assert len(messages(report)) == 7, told
     assert team.api.delete(path("Lease", where, "forged")).ok
+    assert team.api.delete(path("ResolverOutcome", name="outcome-1")).ok
     mind.start()
     long_over = [each for each in messages(report) if "/over: " in each]
     eventually(lambda: messages(audit(cluster)[1]) == long_over)  # a controller mends what it can still tell the end of
@@ -143,7 +158,7 @@ def test_entries_that_were_archived_are_asked_for_and_found(cluster: Plane, mind
     folder = cluster.folder / "archive"
     snapshot(cluster, folder)
     mind.start()
-    team.submit("second", 1)
+    team.submit("second", 1, runtime={"maxDuration": "1m"})
     team.reaches("second", "Running")
     mind.stop()
     assert snapshot(cluster, folder).archived > 0
@@ -154,7 +169,10 @@ def test_entries_that_were_archived_are_asked_for_and_found(cluster: Plane, mind
     assert (code, report["ok"]) == (0, True)
     admin = Person(cluster, "admin", team.namespace)
     place = ("-n", team.namespace)
-    assert admin.asks("plan", "-f", admin.file(team, "third"), *place)["plans"][0]["starts"] is True
+    assert (
+        admin.asks("plan", "-f", admin.file(team, "third", runtime={"maxDuration": "1m"}), *place)["plans"][0]["starts"]
+        is True
+    )
     assert admin.asks("explain", "goes-on", *place)["status"]["phase"] == "Running"
     told = admin.asks("explain", "over", "--archive", str(folder), *place)["story"]
     assert [each["reason"] for each in told][:2] == ["Submitted", "Start"]

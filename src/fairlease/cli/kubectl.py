@@ -23,7 +23,7 @@ PROGRAM = "kubectl runs"
 SECTIONS: dict[str, dict[str, str]] = {
     "Work": {
         "submit": "Submit runs from files.",
-        "plan": "Quote a run: would it start, who pays, why not. Writes nothing.",
+        "plan": "Quote a run: would it start, when, who pays, why not. Writes nothing.",
         "list": "List runs.",
         "show": "Show one run: its spec and status.",
         "watch": "Watch runs as they change.",
