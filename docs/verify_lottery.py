@@ -5,7 +5,8 @@
 
 The file holds one ResolverOutcome, a list of them in order, an object with a list under "outcomes" (what `fairlease outcomes -o
 json` prints), under "resolverOutcomes" (what `fairlease simulate -o json` prints) or under "items" (what `kubectl get
-resolveroutcomes -o json` prints). Each draw is repeated, and where several outcomes follow each other the chain between them is checked. docs/design/oversubscription.md says what is computed.
+resolveroutcomes -o json` prints). Each draw is repeated, and where several outcomes follow each other the chain between them
+is checked. docs/design/oversubscription.md says what is computed.
 
 Exit code: 0 all is as recorded, 1 something is not, 2 the file cannot be read.
 """

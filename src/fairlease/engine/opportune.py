@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine.plan import Plan, Planner, digest_of, unused_ranks
-from fairlease.ledger.capacity import bits_of, lowest
 from fairlease.ledger.event import Cell, LeasesOpened
+from fairlease.ledger.slots import bits_of, lowest
 from fairlease.model.lease import Role
 from fairlease.reason import Reason
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.elastic import steps
-from fairlease.ledger.capacity import bits_of, slots_of
+from fairlease.ledger.slots import bits_of, slots_of
 from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 

@@ -20,8 +20,8 @@ from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.search import Search
-from fairlease.ledger.capacity import bits_of, lowest
 from fairlease.ledger.event import Cell, LeasesOpened
+from fairlease.ledger.slots import bits_of, lowest
 from fairlease.model.lease import Role
 from fairlease.reason import Reason
 

@@ -231,7 +231,8 @@ def may_cut(run: RunState, now: int) -> bool:
 
 def await_money(engine: Engine, run: RunState, cause: Reason) -> None:
     """A run cannot be paid now: if a window will pay it has a date, else what it had holds nothing."""
-    planner = opening(engine, run) if cause is Reason.WindowClosed else None
+    coming = cause is Reason.WindowClosed and engine.state.config.reservations
+    planner = opening(engine, run) if coming else None
     if planner is None:
         settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)
         return
@@ -242,6 +243,8 @@ def await_money(engine: Engine, run: RunState, cause: Reason) -> None:
 
 def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
     """A funded run finds no room: it has a reservation, or gets one; one that was due and not served moves."""
+    if not engine.state.config.reservations:
+        return False
     hold = run.hold
     if hold is None:
         return make(engine, run, planner, Reason.NoRoom)
@@ -264,7 +267,7 @@ def _unusable(engine: Engine, name: str) -> bool:
 def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
     """Runs whose liens lie under work that has just started and cannot be expected to be out of their way by their date.
 
-    It is out of the way where it will have ended, or where it may then be cut: the date of a run that waited behind it counts on that.
+    It is out of the way where it will have ended, or where it may then be cut: the date of who waited behind it counts on that.
     """
     state = engine.state
     run = state.runs[opened.run]
@@ -272,9 +275,9 @@ def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:
     for cell in opened.cells:
         for other in state.capacity.nodes[cell.node].liens:
             hold = state.holds[other].hold
-            if hold is not None and other not in found and takes(hold.lien, cell.node, cell.slots):
-                if not run.spec.opportunistic and _in_the_way(engine, run, hold):
-                    found[other] = state.holds[other]
+            taken = hold is not None and other not in found and takes(hold.lien, cell.node, cell.slots)
+            if taken and hold is not None and not run.spec.opportunistic and _in_the_way(engine, run, hold):
+                found[other] = state.holds[other]
     return list(found.values())
 
 

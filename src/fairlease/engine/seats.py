@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.ledger.capacity import bits_of
+from fairlease.ledger.slots import bits_of
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from functools import singledispatchmethod
 from typing import NamedTuple
 
 from fairlease.ledger import event as ev
-from fairlease.ledger.capacity import bar, missing_label, usable_gpus
+from fairlease.ledger.slots import bar, missing_label, usable_gpus
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.capacity import NodeState
+from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.live import Hold, RunState, Unit, shape_of
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.timers import Due
-from fairlease.ledger.world import Dirty, World
+from fairlease.ledger.world import World
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import Capacity, NodeState, bar
+from fairlease.ledger.capacity import Capacity, NodeState
+from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
+from fairlease.ledger.slots import bar
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
 from fairlease.ledger.waits import Waits
@@ -31,35 +33,6 @@ if TYPE_CHECKING:
 
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
-
-
-class Dirty:
-    """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
-
-    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "sliced", "topology")
-
-    def __init__(self) -> None:
-        self.flavors: set[str] = set()
-        self.accounts: set[AccountId] = set()
-        self.arrived: dict[bytes, list[RunState]] = {}
-        self.topology: set[str] = set()
-        self.lost: set[AccountId] = set()
-        self.sliced: set[Key] = set()
-        self.budgets = False
-
-    def __bool__(self) -> bool:
-        """Whether anything changed; what is `sliced` has a node whose flavor did."""
-        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.lost or self.budgets)
-
-    def copy(self) -> Dirty:
-        """For a trial, which must leave no trace."""
-        twin = Dirty()
-        if not self:  # as between two ticks
-            return twin
-        twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
-        twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
-        twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
-        return twin
 
 
 class World:

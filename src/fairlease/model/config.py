@@ -13,6 +13,7 @@ class Config(Record, frozen=True, kw_only=True):
     """What decisions depend on besides the world; it is part of the ledger. `notice` is None where it was set to `never`."""
 
     notice: Annotated[int | None, Unit.NOTICE] = 15 * MINUTE
+    reservations: bool = True
     commit_quantum: Duration = 15 * MINUTE
     min_runtime: Duration = 15 * MINUTE
     node_debounce: Duration = 60 * SECOND

@@ -1,0 +1,39 @@
+"""What changed since decisions were last made: the state notes it, the engine reads it, and nobody else cares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairlease.ledger.account import AccountId
+    from fairlease.ledger.live import RunState
+    from fairlease.model.record import Key
+
+
+class Dirty:
+    """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
+
+    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "sliced", "topology")
+
+    def __init__(self) -> None:
+        self.flavors: set[str] = set()
+        self.accounts: set[AccountId] = set()
+        self.arrived: dict[bytes, list[RunState]] = {}
+        self.topology: set[str] = set()
+        self.lost: set[AccountId] = set()
+        self.sliced: set[Key] = set()
+        self.budgets = False
+
+    def __bool__(self) -> bool:
+        """Whether anything changed; what is `sliced` has a node whose flavor did."""
+        return bool(self.flavors or self.accounts or self.arrived or self.topology or self.lost or self.budgets)
+
+    def copy(self) -> Dirty:
+        """For a trial, which must leave no trace."""
+        twin = Dirty()
+        if not self:  # as between two ticks
+            return twin
+        twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
+        twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
+        twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
+        return twin
