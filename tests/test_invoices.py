@@ -12,11 +12,11 @@ from fairlease.engine.view import budget_status, run_status
 from fairlease.ledger import event as ev
 from fairlease.ledger.export import export_leases
 from fairlease.ledger.store import LeaseQuery
-from fairlease.local.invoice import invoice
 from fairlease.model.amount import parse_gpu_hours
 from fairlease.model.lease import Fund
 from fairlease.model.record import key
 from fairlease.sim.trial import Film
+from fairlease.theatre.invoice import invoice
 
 SEEDS = range(300, 308)
 STEPS = 90

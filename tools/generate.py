@@ -12,46 +12,61 @@ from pathlib import Path
 import click
 
 from fairlease.cli.failure import EXIT_CODES
-from fairlease.cli.main import SECTIONS, cli
-from fairlease.cli.verb import Verb, VerbGroup, place_options
+from fairlease.cli.kubectl import cli as kubectl
+from fairlease.cli.main import Verbs, cli
+from fairlease.cli.verb import Verb, VerbGroup
 from fairlease.kube.manifests import files
 from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/generate.py from the code; `make fix` writes it anew. -->"
-SHARED = {option.name for option in place_options()}
 
 
 # --- the command line --------------------------------------------------------------------------------------------------
 
 
 def cli_page() -> str:
-    lines = [NOTE, "# The command line", "", cli.help or "", ""]
-    lines += ["Every command takes these, before or behind its name, and `-h`:", ""]
-    lines += [*_options(place_options()), ""]
+    lines = _opening("# The command line", cli)
     lines += ["An answer goes to standard output, everything else to standard error. Colour is for terminals only."]
     lines += ["`-o json` and `-o yaml` print what the daemon answered, with the field names of the API;"]
     lines += ["`plan` and `cover`, which ask once for each run, print the list of those answers.", ""]
     lines += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
     lines += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
-    for title, verbs in SECTIONS.items():
-        lines += ["", f"## {title}"]
+    return "\n".join([*lines, *_verbs(cli)]) + "\n"
+
+
+def kubectl_page() -> str:
+    lines = _opening("# kubectl runs", kubectl)
+    lines += [
+        "Exit codes and `-o` are those of [`fairlease`](cli.md); no API server that answers is 3, a role that is missing 4."
+    ]
+    return "\n".join([*lines, *_verbs(kubectl)]) + "\n"
+
+
+def _opening(title: str, group: Verbs) -> list[str]:
+    shared = [each for each in group.params if isinstance(each, click.Option) and each.name != "version"]
+    lines = [NOTE, title, "", group.help or "", ""]
+    return [*lines, "Every command takes these, before or behind its name, and `-h`:", "", *_options(shared), ""]
+
+
+def _verbs(group: Verbs) -> Iterator[str]:
+    for title, verbs in group.sections.items():
+        yield from ("", f"## {title}")
         for name in verbs:
-            command = cli.get_command(click.Context(cli), name)
+            command = group.get_command(click.Context(group), name)
             assert command is not None, name
-            lines += _command(command, ("fairlease", name))
-    return "\n".join(lines) + "\n"
+            yield from _command(command, (group.program, name), frozenset(each.name for each in group.params))
 
 
-def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
+def _command(command: click.Command, path: tuple[str, ...], shared: frozenset[str | None]) -> Iterator[str]:
     yield from ("", f"### {' '.join(path)}", "", _paragraphs(command.help or ""))
     if isinstance(command, VerbGroup):
         for name, each in command.commands.items():
-            yield from _command(each, (*path, name))
+            yield from _command(each, (*path, name), shared)
         return
     context = click.Context(command, info_name=" ".join(path))
     yield from ("", "```", command.get_usage(context).removeprefix("Usage: "), "```")
-    own = [each for each in command.params if isinstance(each, click.Option) and each.name not in SHARED]
+    own = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
     if own:
         yield from ("", *_options(own))
     if isinstance(command, Verb):
@@ -104,6 +119,7 @@ def metrics_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
+    "docs/reference/kubectl-runs.md": kubectl_page,
     "docs/reference/metrics.md": metrics_page,
 }
 

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 from tests.cli.conftest import Ask
 from tests.cli.fake import FakeDaemon
 
 from fairlease.cli.failure import EXIT_CODES
-from fairlease.cli.main import VERBS, cli
+from fairlease.cli.kubectl import cli as kubectl
+from fairlease.cli.main import Verbs, cli
 
 HEAVY = ("rich", "sqlite3", "structlog", "prometheus_client", "yaml", "ryaml", "asyncio", "fairlease.engine")
 
@@ -25,9 +27,9 @@ def paths(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[
             yield from paths(found, (*path, name))
 
 
-def imported(*args: str) -> set[str]:
+def imported(*args: str, module: str = "main") -> set[str]:
     """Which heavy modules a command imports on its way."""
-    code = "import sys; from fairlease.cli.main import cli\n"
+    code = f"import sys; from fairlease.cli.{module} import cli\n"
     code += f"cli.main({list(args)!r}, standalone_mode=False)\n"
     code += f"print('imported', *[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -41,11 +43,22 @@ def test_every_command_has_help_with_an_example(ask: Ask, path: tuple[str, ...])
     assert f"  fairlease {' '.join(path)}" in result.stdout.partition("Examples:")[2]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_list_of_commands_says_what_each_says_itself(verb: str) -> None:
-    command = cli.get_command(click.Context(cli), verb)
+@pytest.mark.parametrize("path", [*paths(kubectl)], ids=" ".join)
+def test_every_command_on_a_cluster_has_help_with_an_example_of_its_own(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(kubectl, [*path, "-h"], prog_name="kubectl runs")
+    assert result.exit_code == 0
+    examples = result.stdout.partition("Examples:")[2]
+    assert f"  kubectl runs {' '.join(path)}" in examples
+    assert "fairlease " not in examples
+
+
+@pytest.mark.parametrize(
+    ("group", "verb"), [(group, verb) for group in (cli, kubectl) for verb in group.verbs], ids=str
+)
+def test_the_list_of_commands_says_what_each_says_itself(group: Verbs, verb: str) -> None:
+    command = group.get_command(click.Context(group), verb)
     assert command is not None
-    assert (command.help or "").strip().splitlines()[0] == VERBS[verb]
+    assert (command.help or "").strip().splitlines()[0] == group.verbs[verb]
 
 
 def test_the_help_documents_every_exit_code(ask: Ask) -> None:
@@ -56,6 +69,8 @@ def test_the_help_documents_every_exit_code(ask: Ask) -> None:
 
 def test_help_imports_nothing_heavy_on_its_way() -> None:
     assert imported("--help") == set()
+    assert imported("--help", module="kubectl") == set()
+    assert imported("list", "--help", module="kubectl") == set()
 
 
 @pytest.mark.parametrize(

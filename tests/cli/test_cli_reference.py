@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 from tools import generate
 
-from fairlease.cli.main import VERBS
+from fairlease.cli.kubectl import cli as kubectl
+from fairlease.cli.main import cli
 from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS
 
 
 def test_the_reference_names_every_command_and_metric() -> None:
     page = generate.cli_page()
-    for verb in VERBS:
+    for verb in cli.verbs:
         assert f"### fairlease {verb}\n" in page
+    for verb in kubectl.verbs:
+        assert f"### kubectl runs {verb}\n" in generate.kubectl_page()
     assert "### fairlease budgets usage\n" in page
     for name in {**METRICS, **MACHINE, **CLUSTER}:
         assert f"| `fairlease_{name}` |" in generate.metrics_page()

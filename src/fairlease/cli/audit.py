@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -14,13 +15,17 @@ from fairlease.cli.verb import READ, verb
 _EXAMPLE = """
 fairlease audit
 fairlease audit --db /backup/ledger.db -o json
+fairlease audit --kubeconfig ~/.kube/config --context production
 """
 _SHOWN = 20
 
 
 @verb("audit", example=_EXAMPLE, formats=READ)
 @click.option("--db", metavar="FILE", help="Audit this ledger's file directly; no daemon is needed.")
-def command(session: Session, db: str | None) -> None:
+@click.option("--kubeconfig", metavar="FILE", help="Audit the ledger of this cluster, and its objects.")
+@click.option("--context", metavar="NAME", help="The same; which context of the kubeconfig.")
+@click.option("--archive", metavar="DIR", help="Where the cluster's old entries were archived.")
+def command(session: Session, db: str | None = None, **cluster: str | None) -> None:
     """Replay the ledger and prove what it claims.
 
     The hash chain, one payer per GPU-second, no slot doubled, no cap exceeded at admission, no lease rewritten, and that
@@ -28,10 +33,26 @@ def command(session: Session, db: str | None) -> None:
     not hold. Compare the head with a hash you noted elsewhere: a ledger that was cut short with care shows it nowhere
     else.
     """
+    if any(cluster.values()):
+        session = _cluster(session, db, cluster)
     answer = session.call("audit") if db is None else audit_file(db)
     session.show(answer, lambda found: _draw(session, found))
     if not answer["ok"]:
         raise answer_is_no()
+
+
+def _cluster(session: Session, db: str | None, told: dict[str, str | None]) -> Session:
+    """The same question to a cluster."""
+    from fairlease.cli.cluster import ClusterSession, Link
+
+    if db is not None:
+        raise click.UsageError(
+            "--db is a file; --kubeconfig, --context and --archive are of a cluster: give one or the other"
+        )
+    if told["archive"] is not None and not Path(told["archive"]).is_dir():
+        raise Failure(f"--archive: there is no folder {told['archive']}")
+    link = Link(told["kubeconfig"], told["context"])
+    return ClusterSession(output=session.output, no_color=session.no_color, archive=told["archive"], link=link)
 
 
 def audit_file(path: str) -> Answer:
@@ -68,8 +89,8 @@ def _draw(session: Session, answer: Answer) -> None:
         if len(findings) > _SHOWN:
             click.echo(f"and {len(findings) - _SHOWN} more; `-o json` prints them")
     head = answer.get("head") or {}
-    click.echo(
-        f"\n{answer['entries']} entries, {answer['leases']} leases; {'all holds' if answer['ok'] else 'NOT as claimed'}"
-    )
+    compared = f", {answer['objects']} objects" if "objects" in answer else ""
+    verdict = "all holds" if answer["ok"] else "NOT as claimed"
+    click.echo(f"\n{answer['entries']} entries, {answer['leases']} leases{compared}; {verdict}")
     if head:
         click.echo(f"head: entry {head.get('seq', 0)}, hash {head.get('hash')}")

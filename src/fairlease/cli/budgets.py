@@ -92,8 +92,7 @@ for each in (apply, listing, usage, lent, borrowed, stop_lending, remove):
 
 def _asked(session: Session) -> Answer:
     answer = session.call("budgets.list")
-    if not session.all_namespaces:
-        wanted = session.namespace or "default"
+    if (wanted := session.where()) is not None:
         answer["budgets"] = [each for each in answer["budgets"] if _full(each).partition("/")[0] == wanted]
     return answer
 

@@ -45,7 +45,7 @@ def draw(session: Session, answer: Answer) -> None:
     if status["phase"] == "Pending":
         title = "What would start it sooner, if it were canceled and submitted again so:"
         draw_changes(session, answer.get("changes") or [], title)
-    if status["phase"] == "Pending" or answer.get("cover"):
+    if answer.get("cover") is not None:
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")
         draw_cover(session, answer.get("cover") or [])

@@ -36,7 +36,7 @@ fairlease export leases --db /backup/ledger.db --since 2026-01-01T00:00:00Z -O j
 @click.option("--since", type=When(), metavar="TIME", help="Only leases that were open at or after this time.")
 @click.option("--until", type=When(), metavar="TIME", help="Only leases that were open before this time.")
 def command(
-    session: Session, what: str, style: str, out: str, db: str | None, since: str | None, until: str | None
+    session: Session, what: str, style: str, out: str, since: str | None, until: str | None, db: str | None = None
 ) -> None:
     """Write leases or charges as CSV or Parquet.
 

@@ -26,7 +26,7 @@ EXIT_CODES: Final = {
     0: "done; the answer is yes",
     NO: "the answer is no: it would not start, the audit failed, an expectation did not hold, the run failed",
     BAD_INPUT: "bad input, or the request was refused",
-    NO_DAEMON: "no daemon answers",
+    NO_DAEMON: "nobody answers: no daemon, or no API server",
     NOT_ALLOWED: "not allowed",
     BROKEN: "the daemon has a fault of its own; its log tells more",
     UNWRITTEN: "the answer could not be written: the disk is full, or the like",

@@ -65,34 +65,42 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every verb with the first line of its help, so that the list of them needs none of them."""
 
-VERBS = {name: line for section in SECTIONS.values() for name, line in section.items()}
-
 
 class Verbs(click.Group):
     """Finds a verb's module by its name: `who-pays` is `command` in `fairlease.cli.who_pays`."""
 
+    program, sections = "fairlease", SECTIONS
+    example = "fairlease up\n  fairlease run --gpus 2 -- python train.py\n  fairlease explain my-run"
+
+    @property
+    def verbs(self) -> dict[str, str]:
+        """All verbs, with the first line of their help."""
+        return {name: line for section in self.sections.values() for name, line in section.items()}
+
+    def find(self, name: str) -> click.Command:
+        """Import one verb."""
+        found: click.Command = importlib.import_module(f"fairlease.cli.{name.replace('-', '_')}").command
+        return found
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names, in the order of the help."""
         del ctx
-        return list(VERBS)
+        return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one verb."""
+        """A verb by its name."""
         del ctx
-        if cmd_name not in VERBS:
-            return None
-        found: click.Command = importlib.import_module(f"fairlease.cli.{cmd_name.replace('-', '_')}").command
-        return found
+        return self.find(cmd_name) if cmd_name in self.verbs else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb that was called; one that nobody knows is answered with the nearest."""
-        if args[0] not in VERBS and not args[0].startswith("-"):
+        if args[0] not in self.verbs and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"Did you mean `{near[0]}`?" if near else "`fairlease --help` lists them."
+            near = difflib.get_close_matches(args[0], self.verbs, n=1)
+            hint = f"Did you mean `{near[0]}`?" if near else f"`{self.program} --help` lists them."
             raise click.UsageError(f"there is no command `{args[0]}`. {hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -109,7 +117,7 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs by what they are about, without importing any."""
         del ctx
-        for title, verbs in SECTIONS.items():
+        for title, verbs in self.sections.items():
             with formatter.section(title):
                 formatter.write_dl(list(verbs.items()))
 
@@ -119,7 +127,7 @@ class Verbs(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in EXIT_CODES.items()])
         with formatter.section("Examples"):
-            formatter.write("  fairlease up\n  fairlease run --gpus 2 -- python train.py\n  fairlease explain my-run\n")
+            formatter.write(f"  {self.example}\n")
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -152,11 +160,16 @@ def _forget_output() -> None:
 
 
 def main(args: list[str] | None = None) -> NoReturn:
-    """The command's entry: every way out has its exit code, and none but a bug of ours has a traceback."""
+    """The entry of `fairlease`."""
+    run_group(cli, "fairlease", args)
+
+
+def run_group(group: Verbs, program: str, args: list[str] | None = None) -> NoReturn:
+    """Run a command: every way out has its exit code, and none but a bug of ours has a traceback."""
     if sys.stdout is None:  # It was closed (`>&-`): what is said then is for nobody.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - for as long as we live
     try:
-        code: Any = cli.main(args, prog_name="fairlease", standalone_mode=False)
+        code: Any = group.main(args, prog_name=program, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -72,13 +73,14 @@ def _completer(known: Callable[[Session], list[str]]) -> Completer:
     """Names for the shell's completion; without a daemon there are none, and no noise."""
 
     def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        around = ctx.find_root().params
-        home, socket = (ctx.params.get(name) or around.get(name) for name in ("home", "socket"))
+        place: Any = getattr(ctx.command, "place")  # noqa: B009 - every verb has one, which `cli.verb` knows and we cannot
         try:
-            names = known(Session(home=home, socket=socket))
+            with ctx.scope(cleanup=False):
+                session: Session = place.session(dict(ctx.params))
+            names = known(session)
         except Failure:
             return []
-        prefix = f"{ctx.params.get('namespace')}/"
+        prefix = f"{session.where()}/"
         names = [name.removeprefix(prefix) for name in names]
         given = {each for value in ctx.params.values() if isinstance(value, tuple) for each in value}
         return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]

@@ -33,7 +33,7 @@ def files_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     )
 
 
-def read_objects(paths: Iterable[str], kind: str, namespace: str | None) -> list[Object]:
+def read_objects(paths: Iterable[str], kind: str, namespace: str | None, *, here: bool = True) -> list[Object]:
     """The objects of some files, all of one kind; raises a `Failure` that names every mistake with file and line."""
     from fairlease.model.document import Invalid
 
@@ -41,7 +41,7 @@ def read_objects(paths: Iterable[str], kind: str, namespace: str | None) -> list
     problems: list[str] = []
     for path in paths:
         try:
-            objects += _of_file(path, kind, namespace)
+            objects += [_placed(raw, namespace, here=here) for raw in _of_file(path, kind)]
         except Invalid as error:
             problems += [str(problem) for problem in error.problems]
     if problems:
@@ -50,7 +50,7 @@ def read_objects(paths: Iterable[str], kind: str, namespace: str | None) -> list
     return objects
 
 
-def _of_file(path: str, kind: str, namespace: str | None) -> list[Object]:
+def _of_file(path: str, kind: str) -> list[Object]:
     from fairlease.model.document import Findings, load, read_file
     from fairlease.model.objects import read_object
 
@@ -60,7 +60,7 @@ def _of_file(path: str, kind: str, namespace: str | None) -> list[Object]:
     objects = []
     for raw, trail in _listed(documents):
         if _is_of_kind(raw, trail, kind, found) and read_object(raw, trail, found) is not None:
-            objects.append(_placed(raw, namespace))
+            objects.append(raw)
     if not documents:
         found.add(((), 0), f"nothing in it; expected objects of kind {kind}")
     found.settle()
@@ -89,11 +89,14 @@ def _is_of_kind(raw: Any, trail: Trail, kind: str, found: Findings) -> bool:  # 
     return True
 
 
-def _placed(raw: Object, namespace: str | None) -> Object:
-    """The object in the namespace of `-n`, and its work in the directory one stands in, unless it names them itself."""
+def _placed(raw: Object, namespace: str | None, *, here: bool) -> Object:
+    """The object in the namespace of `-n`, and its work in the directory one stands in, unless it names them itself.
+
+    Work that is done elsewhere (`here` is False) has no use for that directory.
+    """
     metadata, spec = raw["metadata"], raw["spec"]
     if namespace is not None and not metadata.get("namespace"):
         metadata = {**metadata, "namespace": namespace}
-    if spec.get("command"):
+    if here and spec.get("command"):
         spec = {**spec, "workdir": str(Path.cwd() / (spec.get("workdir") or ""))}
     return {**raw, "metadata": metadata, "spec": spec}

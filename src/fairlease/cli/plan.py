@@ -32,7 +32,7 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     `domains`; `reservation` (as `fairlease reservations` prints it, or null); and `changes`, the earliest start first, each
     with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no bound).
     """
-    quote(session, read_objects(files, "Run", session.namespace))
+    quote(session, read_objects(files, "Run", session.namespace, here=session.here))
 
 
 def quote(session: Session, objects: list[dict[str, object]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlease.cli.failure import NOT_ALLOWED, Failure
 from fairlease.cli.output import NOTHING, Cell, age, hours, phase_cell, reason_cell, until
 from fairlease.cli.session import Answer, Session
 
@@ -41,7 +42,18 @@ def _add(names: list[str], name: str) -> None:
 def whereabouts(session: Session) -> Whereabouts:
     """Ask for them; nodes only where their domains are shown."""
     leases = session.call("leases", open=True, limit=LEASES_MAX)["leases"]
-    return Whereabouts(leases, session.call("nodes")["nodes"] if session.wide else [])
+    return Whereabouts(leases, _nodes(session) if session.wide else [])
+
+
+def _nodes(session: Session) -> list[Answer]:
+    """Who may not see nodes sees no domains either, and the rest of the table."""
+    try:
+        nodes: list[Answer] = session.call("nodes")["nodes"]
+    except Failure as failure:
+        if failure.code != NOT_ALLOWED:
+            raise
+        return []
+    return nodes
 
 
 def headings(session: Session) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
 from fairlease.cli.output import emit
@@ -26,6 +26,9 @@ _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 @dataclass(frozen=True, slots=True)
 class Session:
     """What every verb is handed."""
+
+    here: ClassVar[bool] = True
+    """Whether runs work on this machine, so that the directory one stands in means something to them."""
 
     home: str | None = None
     socket: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.objects import files_option, read_objects
+from fairlease.cli.output import NOTHING
 from fairlease.cli.runs_table import full_name, reason
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import NO_MORE, READ, bare, verb
@@ -25,7 +26,7 @@ def command(session: Session, files: tuple[str, ...], wait: bool) -> None:
     All of them or none: where one is refused, nothing is submitted. A run that names no `workdir` works in the directory
     you submit it from.
     """
-    answer = session.call("submit", objects=read_objects(files, "Run", session.namespace))
+    answer = session.call("submit", objects=read_objects(files, "Run", session.namespace, here=session.here))
     if wait:
         from fairlease.cli.watch import follow
 
@@ -41,5 +42,6 @@ def draw(answer: Answer) -> None:
     for run in answer["runs"]:
         status = run.get("status") or {}
         phase = status.get("phase", "Pending")
-        why = f": {reason(status)}: {status.get('message', '')}".rstrip(": ") if phase == "Pending" else ""
+        told = (reason(status), status.get("message", "")) if phase == "Pending" else ()
+        why = "".join(f": {each}" for each in told if each not in ("", NOTHING))
         click.echo(f"run/{bare(full_name(run))} submitted, {phase}{why}")

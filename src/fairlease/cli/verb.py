@@ -1,9 +1,13 @@
-"""What all verbs share: the options for where the daemon is and how answers look, and an example in every help."""
+"""What all verbs share: the options for where the daemon is and how answers look, and an example in every help.
+
+A verb is written once. `fairlease` offers it for this machine's daemon, `kubectl runs` for a cluster (`cli.cluster`): what differs
+is the place, which brings options of its own and a `Session` that asks there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -15,6 +19,8 @@ __all__ = [
     "HELP",
     "NO_MORE",
     "READ",
+    "Place",
+    "Recipe",
     "Verb",
     "VerbGroup",
     "bare",
@@ -43,8 +49,50 @@ class Exemplary(click.Command):
                 formatter.write(f"  {line}\n" if line else "\n")
 
 
+class Recipe(NamedTuple):
+    """All that a verb is made of, but for the place where it asks."""
+
+    name: str
+    work: Callable[..., Any]
+    declared: tuple[click.Parameter, ...]
+    example: str
+    formats: Sequence[str] = ()
+    namespace: bool = False
+    every: bool = False
+    wide: str = ""
+    settings: dict[str, Any] = {}
+
+
+class Place(NamedTuple):
+    """Where verbs ask: how the program is called there, its options, and what makes a session of them."""
+
+    program: str
+    options: Callable[[], list[click.Option]]
+    session: Callable[[dict[str, Any]], Session]
+    namespace: str
+
+    def made(self, recipe: Recipe) -> Verb:
+        """The verb for this place."""
+
+        def call(**given: Any) -> Any:  # noqa: ANN401 - options are of many types
+            return recipe.work(self.session(given), **given)
+
+        declared = list(recipe.declared)
+        declared += _namespace_options(self.namespace, every=recipe.every) if recipe.namespace or recipe.every else []
+        declared += [_output_option(recipe.formats, recipe.wide)] if recipe.formats else []
+        declared += self.options()
+        told = {"help": recipe.work.__doc__, "context_settings": HELP} | recipe.settings
+        return Verb(
+            recipe.name, callback=call, params=declared, example=recipe.example, recipe=recipe, place=self, **told
+        )
+
+
 class Verb(Exemplary):
     """One thing to do."""
+
+    def __init__(self, *args: Any, recipe: Recipe, place: Place, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*args, **kwargs)
+        self.recipe, self.place = recipe, place
 
 
 class VerbGroup(Exemplary, click.Group):
@@ -67,8 +115,10 @@ def _output_option(formats: Sequence[str], wide: str) -> click.Option:
     )
 
 
-def _namespace_options(*, every: bool) -> list[click.Option]:
-    options = [click.Option(["-n", "--namespace"], metavar="NS", help="The namespace; `default` where none is given.")]
+def _namespace_options(otherwise: str, *, every: bool) -> list[click.Option]:
+    options = [
+        click.Option(["-n", "--namespace"], metavar="NS", help=f"The namespace; {otherwise} where none is given.")
+    ]
     if every:
         options.append(click.Option(["-A", "--all-namespaces"], is_flag=True, help="All namespaces."))
     return options
@@ -91,16 +141,8 @@ def verb(
     """
 
     def made(work: Callable[..., Any]) -> Verb:
-        def call(**given: Any) -> Any:  # noqa: ANN401 - options are of many types
-            return work(_session(given), **given)
-
-        declared = list(reversed(getattr(work, "__click_params__", [])))
-        declared += _namespace_options(every=every) if namespace or every else []
-        declared += [_output_option(formats, wide)] if formats else []
-        declared += place_options()
-        return Verb(
-            name, callback=call, params=declared, help=work.__doc__, example=example, context_settings=HELP, **settings
-        )
+        declared = tuple(reversed(getattr(work, "__click_params__", [])))
+        return MACHINE.made(Recipe(name, work, declared, example, formats, namespace, every, wide, settings))
 
     return made
 
@@ -109,13 +151,17 @@ def _session(given: dict[str, Any]) -> Session:
     """Take what all verbs share out of the options; what stands behind the verb wins over what stands before it."""
     around = click.get_current_context().find_root().params
     return Session(
-        home=given.pop("home") or around.get("home"),
-        socket=given.pop("socket") or around.get("socket"),
-        no_color=given.pop("no_color") or bool(around.get("no_color")),
+        home=given.pop("home", None) or around.get("home"),
+        socket=given.pop("socket", None) or around.get("socket"),
+        no_color=given.pop("no_color", False) or bool(around.get("no_color")),
         output=given.pop("output", "table"),
         namespace=given.pop("namespace", None),
         all_namespaces=given.pop("all_namespaces", False),
     )
+
+
+MACHINE = Place("fairlease", place_options, _session, "`default`")
+"""This machine's daemon."""
 
 
 READ = FORMATS

@@ -80,6 +80,7 @@ class ApiError(Exception):
         self.reason = said.reason
         self.message = said.message
         self.causes = tuple(each.reason for each in said.details.causes) if said.details else ()
+        self.fields = tuple((each.field, each.message) for each in said.details.causes) if said.details else ()
         self.retry_after_s = max(retry_after_s, said.details.retry_after_seconds if said.details else 0)
 
     @property

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from fairlease.kube.archive import Archive
     from fairlease.kube.connection import Api
+    from fairlease.kube.shelf import Shelf
     from fairlease.ledger.chain import Row
     from fairlease.ledger.store import Snapshot
 
@@ -76,12 +77,27 @@ async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
     try:
         return past_of(await read_rows(api, archive))
     except HistoryMissing:
-        snapshots, shelf = await read_shelf(api, EntryRole.SNAPSHOT), await read_shelf(api, EntryRole.ENTRY)
-        sound = [each for each in snapshots.snapshots() if shelf.bears(each)]
+        shelf, sound = await _snapshots(api)
         if not sound:
             raise
-        base = sound[-1]
-        return past_of(shelf.rows(base.seq), base)
+        return past_of(shelf.rows(sound[-1].seq), sound[-1])
+
+
+async def read_recent(api: Api) -> MemoryStore:
+    """The store of who asks only how things stand: from the newest snapshot on, however long the past is."""
+    shelf, sound = await _snapshots(api)
+    base = sound[0] if sound else None
+    rows = list(shelf.rows(0 if base is None else base.seq))
+    if base is None and rows and rows[0][0] != 1:
+        raise HistoryMissing(f"entries 1 to {rows[0][0] - 1} were archived, and no snapshot of them is sound")
+    return past_of(rows, base)
+
+
+async def _snapshots(api: Api) -> tuple[Shelf, list[Snapshot]]:
+    """The entries on the server, and the snapshots that they bear out, the newest first."""
+    snapshots = await read_shelf(api, EntryRole.SNAPSHOT)
+    shelf = await read_shelf(api, EntryRole.ENTRY)
+    return shelf, [each for each in snapshots.snapshots() if shelf.bears(each)]
 
 
 @contextmanager

@@ -205,7 +205,8 @@ class Wire(asyncio.Protocol):
         assert head is not None
         self._head = self._chunks = self._answer = None
         self._buffer.clear()
-        self._body = []
+        self._body = [body] if self._streaming and body else []  # a stream that came whole, such as a log that is over
+        self._ended = self._streaming
         if head.close:
             self.close()
         if answer is not None and not answer.done():

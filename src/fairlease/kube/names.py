@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING
 
-from fairlease.kube.policy import PREFIX
+from fairlease.kube.resource import PREFIX
 from fairlease.model.record import Key, key
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fairlease.kube.crd import GROUP, VERSION
+from fairlease.kube.resource import PREFIX
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
 
@@ -22,7 +23,6 @@ ACCOUNT = "fairlease-controller"
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 CONTROLLERS = "fairlease:controllers"
 SCHEDULER = "fairlease"
-PREFIX = f"{GROUP}/"
 OWNER = f"{PREFIX}owner"
 
 _VENDOR = GPU_RESOURCE.partition("/")[0] + "/"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 GROUP, VERSION = "rq.davidlangworthy.io", "v1"
-"""As in `model.objects`, which takes 80 ms to load, and whose reader of files nobody here needs."""
+PREFIX = f"{GROUP}/"
+"""Group and version are those of `model.objects`, which takes 80 ms to load, and whose reader of files nobody here needs."""
 
 
 class Resource(NamedTuple):
@@ -74,3 +75,17 @@ class Meta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     def key(self) -> str:
         """`namespace/name`, or the name of an object without a namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """An object of which only the metadata matters."""
+
+    metadata: Meta
+
+
+class OwnSeen(msgspec.Struct, frozen=True):
+    """One of our kinds, as the server has it."""
+
+    metadata: Meta
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}

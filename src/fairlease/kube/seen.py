@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from fairlease.kube.names import run_of, slots_of
-from fairlease.kube.resource import Meta
+from fairlease.kube.resource import Meta, OwnSeen, Seen
 from fairlease.model.node import GPU_RESOURCE, Node
 from fairlease.model.objects import OUT_OF_SERVICE
 from fairlease.model.record import Key
 from fairlease.model.rules import gpu_quantity
+
+__all__ = ["KILLED", "NEVER_MADE", "NodeSeen", "OwnSeen", "PodSeen", "Seen"]
 
 NEVER_MADE = 125
 """What is told of a pod that the API server does not take: as of a container that could not be made."""
 
 KILLED = 137
 """What is told of a pod that went without an exit code: as of one that was killed."""
-
-
-class Seen(msgspec.Struct, frozen=True, gc=False):
-    """An object of which only the metadata matters."""
-
-    metadata: Meta
-
-
-class OwnSeen(msgspec.Struct, frozen=True):
-    """One of our kinds, as the server has it."""
-
-    metadata: Meta
-    spec: dict[str, Any] = {}
-    status: dict[str, Any] = {}
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------------

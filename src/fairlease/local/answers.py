@@ -20,8 +20,6 @@ from fairlease.local.children import audit_report, export_answer, read_part
 from fairlease.local.contention import Contention
 from fairlease.local.environment import pod_id
 from fairlease.local.foresight import Foresight, forecast_report
-from fairlease.local.inquiry import Inquiry
-from fairlease.local.invoice import invoice, invoice_of_file
 from fairlease.local.loans import Loans
 from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
@@ -33,13 +31,15 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.inquiry import Inquiry
+from fairlease.theatre.invoice import invoice, invoice_of_file
 from fairlease.theatre.metrics import pending_by_cause
 
 if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.local.access import Caller
     from fairlease.local.daemon import Daemon
-    from fairlease.local.past import Asked
+    from fairlease.theatre.past import Asked
 
 Result = dict[str, Any]
 SECRET = ("command", "env", "workdir", "template")
@@ -259,11 +259,7 @@ class Answers:
         """Why a run is as it is."""
         asked = self._found(rq.name_key(args.run))
         now = self._daemon.now()
-        result: Result = {"name": short(asked.run), "status": self._past.status(asked, now)}
-        result |= self._inquiry.verdict(asked, now)
-        result |= self._inquiry.contention(asked.run, now)
-        result["story"] = self._inquiry.story(asked.run)
-        return result
+        return self._inquiry.explanation(asked, self._past.status(asked, now), now)
 
     async def eta(self, _: Caller, args: rq.Eta) -> Result:
         """When a run starts, thought through anew; or all that wait, as it was last written down."""
@@ -384,18 +380,7 @@ class Answers:
 
     async def list_budgets(self, _: Caller, __: rq.Args) -> Result:
         """Every Budget, with what it has spent, promised and left."""
-        state, family, now = self._scheduler.state, self._scheduler.engine.family, self._daemon.now()
-        return {
-            "budgets": [
-                {
-                    "name": short(budget),
-                    "owner": state.budgets[budget].owner,
-                    "spec": write(state.budgets[budget]),
-                    "status": view.budget_status(state, family, budget, now),
-                }
-                for budget in sorted(state.budgets, key=split)
-            ]
-        }
+        return {"budgets": self._inquiry.budgets(self._daemon.now())}
 
     async def leases(self, _: Caller, args: rq.Leases) -> Result:
         """Leases, open and closed, in order of opening."""

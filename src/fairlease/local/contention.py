@@ -14,7 +14,6 @@ from fairlease.engine.reservations import Reservations, in_force
 from fairlease.ledger import event as ev
 from fairlease.ledger.sqlite import SqliteStore
 from fairlease.local import requests as rq
-from fairlease.model.amount import format_instant
 from fairlease.model.record import Key, short, split
 from fairlease.model.reservation import ByHand
 from fairlease.reason import Reason
@@ -138,36 +137,6 @@ def _consequences(events: Iterable[ev.AnyEvent], asked: ByHand) -> Result:
 
 def _outcomes(events: Iterable[ev.AnyEvent]) -> list[Result]:
     return [view.outcome_object(each.name, each.outcome) for each in events if isinstance(each, ev.OutcomeRecorded)]
-
-
-def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[Result]:
-    """Every time a run gave way: to whom, by which draw, and the name of the record that proves it."""
-    found = []
-    for event in events:
-        if not isinstance(event, ev.OutcomeRecorded):
-            continue
-        outcome, own = event.outcome, [cut for cut in event.outcome.actions if cut.run == run]
-        if not own:
-            continue
-        lottery = outcome.lottery
-        told: Result = {
-            "outcome": event.name,
-            "at": format_instant(outcome.at),
-            "claim": None if outcome.claim is None else short(outcome.claim.key),
-            "reservation": outcome.reservation or None,
-            "byHand": None if outcome.by_hand is None else {"by": outcome.by_hand.by, "reason": outcome.by_hand.reason},
-            "deficitGPUs": outcome.deficit_gpus,
-            "cuts": [{"reason": cut.reason.value, "gpus": cut.gpus} for cut in own],
-            "conflictSet": [short(each) for each in outcome.conflict_set],
-            "verify": f"fairlease lottery verify {event.name}",
-        }
-        if lottery is not None:
-            told |= {
-                "seed": lottery.seed,
-                "draws": [{"run": short(each.run), "givenBack": each.given_back} for each in lottery.draws],
-            }
-        found.append(told)
-    return found
 
 
 # --- beside the loop -----------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from fairlease.local.config import METRICS_PORT
 from fairlease.local.environment import pod_id
 from fairlease.local.machine import node_commands
 from fairlease.local.notifier import Notifier
-from fairlease.local.past import Past
 from fairlease.local.pods import Pods
 from fairlease.local.processes import Ears, Processes
 from fairlease.local.protocol import Fault, fault
@@ -45,6 +44,7 @@ from fairlease.scheduler import Scheduler, Tick, calm_collector
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.metrics import MACHINE, Metrics
 from fairlease.theatre.pages import Page, Pages
+from fairlease.theatre.past import Past
 
 if TYPE_CHECKING:
     from pathlib import Path

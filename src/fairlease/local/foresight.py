@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
-    from fairlease.local.past import Asked
     from fairlease.scheduler import Scheduler
+    from fairlease.theatre.past import Asked
 
 View = dict[str, Any]
 

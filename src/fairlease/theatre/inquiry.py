@@ -1,12 +1,16 @@
-"""Inquiry: why a run waits, what would come of one, who would pay. All of it is thought through on the state and undone again."""
+"""Inquiry: why a run waits, what would come of one, who pays, what Budgets have left; thought through on the state, then undone.
+
+Theatres differ in who may ask and how answers travel; what they answer comes from here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
+from fairlease.engine import view
 from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
@@ -14,22 +18,23 @@ from fairlease.engine.plan import least_width
 from fairlease.engine.reservations import Reservations, in_force
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
-from fairlease.local.contention import preemptions
-from fairlease.local.invoice import shares_of
+from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import matches
-from fairlease.model.record import Key, short
+from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
+from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.invoice import invoice, shares_of
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Moment
-    from fairlease.local.past import Asked
     from fairlease.model.objects import RunObject
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
+    from fairlease.theatre.past import Asked
 
 View = dict[str, Any]
 TRIAL = Key("?/run")
@@ -41,6 +46,12 @@ class Inquiry:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+
+    def explanation(self, asked: Asked, status: View, now: int) -> View:
+        """Why a run is as it is, and its story; `status` is how the theatre shows it."""
+        told: View = {"name": short(asked.run), "status": status}
+        told |= self.verdict(asked, now)
+        return told | self.contention(asked.run, now) | {"story": self.story(asked.run)}
 
     def verdict(self, asked: Asked, now: int) -> View:
         """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
@@ -189,6 +200,27 @@ class Inquiry:
         views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
         return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
 
+    def holding(self, whose: Callable[[str], bool]) -> list[Key]:
+        """The runs that hold GPUs, of those owners."""
+        return [run.key for run in self._scheduler.state.runs.values() if run.leases and whose(run.spec.owner)]
+
+    def budgets(self, now: int) -> list[View]:
+        """Every Budget, with what it has spent, promised and left."""
+        state, family = self._scheduler.state, self._scheduler.engine.family
+        return [
+            {
+                "name": short(budget),
+                "owner": state.budgets[budget].owner,
+                "spec": write(state.budgets[budget]),
+                "status": view.budget_status(state, family, budget, now),
+            }
+            for budget in sorted(state.budgets, key=split)
+        ]
+
+    def payers(self, runs: Iterable[Key], now: int) -> View:
+        """Who pays for some runs, and what each has paid up to now."""
+        return invoice((row for run in runs for row in self._scheduler.store.leases(LeaseQuery(run=run))), now)
+
 
 def paid_then(opened: ev.LeasesOpened, labels: dict[str, dict[str, str]], location: dict[str, str]) -> list[View]:
     """The envelopes that were chosen to pay, as a start wrote them down; what others had left then is not known any more."""
@@ -234,6 +266,36 @@ def chosen_then(opened: ev.LeasesOpened, places: dict[str, tuple[str, str, str]]
         }
         for (region, cluster, domain), nodes in found.items()
     ]
+
+
+def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
+    """Every time a run gave way: to whom, by which draw, and the name of the record that proves it."""
+    found = []
+    for event in events:
+        if not isinstance(event, ev.OutcomeRecorded):
+            continue
+        outcome, own = event.outcome, [cut for cut in event.outcome.actions if cut.run == run]
+        if not own:
+            continue
+        lottery = outcome.lottery
+        told: View = {
+            "outcome": event.name,
+            "at": format_instant(outcome.at),
+            "claim": None if outcome.claim is None else short(outcome.claim.key),
+            "reservation": outcome.reservation or None,
+            "byHand": None if outcome.by_hand is None else {"by": outcome.by_hand.by, "reason": outcome.by_hand.reason},
+            "deficitGPUs": outcome.deficit_gpus,
+            "cuts": [{"reason": cut.reason.value, "gpus": cut.gpus} for cut in own],
+            "conflictSet": [short(each) for each in outcome.conflict_set],
+            "verify": f"fairlease lottery verify {event.name}",
+        }
+        if lottery is not None:
+            told |= {
+                "seed": lottery.seed,
+                "draws": [{"run": short(each.run), "givenBack": each.given_back} for each in lottery.draws],
+            }
+        found.append(told)
+    return found
 
 
 def change_view(change: Change) -> View:

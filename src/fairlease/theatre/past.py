@@ -20,7 +20,7 @@ from fairlease.model.record import Key, short, split
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fairlease.ledger.store import Entry
+    from fairlease.ledger.store import Entry, Store
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
 
@@ -48,7 +48,8 @@ class Asked(NamedTuple):
 class Past:
     """Looks runs up."""
 
-    def __init__(self, scheduler: Scheduler, ledger: Path) -> None:
+    def __init__(self, scheduler: Scheduler, ledger: Path | None = None) -> None:
+        """`ledger` is the file behind the store, to look back into beside the loop; a store without one is asked itself."""
         self._scheduler = scheduler
         self._ledger = ledger
         self._recent: deque[Key] = deque()  # in the order in which they ended, without a gap up to now
@@ -82,7 +83,7 @@ class Past:
         """The runs that ended last, the latest first. What ended before this daemon came up is looked up beside the loop."""
         known = len(self._recent)
         if known < min(limit, len(self._scheduler.state.ended)):
-            found = await asyncio.to_thread(_look_back, self._ledger, limit, known)
+            found = await asyncio.to_thread(self._look_back, limit, known)
             listed = set(self._recent)  # some may have ended meanwhile
             for asked in found:
                 if asked.run not in listed:
@@ -111,6 +112,12 @@ class Past:
             "status": self.status(asked, now),
         }
 
+    def _look_back(self, limit: int, skip: int) -> list[Asked]:
+        if self._ledger is None:
+            return look_back(self._scheduler.store, limit, skip)
+        with SqliteStore(self._ledger, readonly=True) as store:
+            return look_back(store, limit, skip)
+
     def _remember(self, run: Key) -> Asked | None:
         asked: Asked | None = None
         for moment in self._scheduler.store.story(run):
@@ -131,15 +138,14 @@ class Past:
             self._ended.popitem(last=False)
 
 
-def _look_back(ledger: Path, limit: int, skip: int) -> list[Asked]:
+def look_back(store: Store, limit: int, skip: int) -> list[Asked]:
     """The runs that ended before the last `skip`, the latest first, up to `limit` in all."""
     found = []
-    with SqliteStore(ledger, readonly=True) as store:
-        for ending in store.endings(limit)[skip:]:
-            submitted, *later = store.story(ending.ended.run)
-            assert isinstance(submitted.event, ev.RunSubmitted), "a story begins with the asking"
-            asked = Asked(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending)
-            for moment in later:
-                asked = asked.told(moment.event)
-            found.append(asked)
+    for ending in store.endings(limit)[skip:]:
+        submitted, *later = store.story(ending.ended.run)
+        assert isinstance(submitted.event, ev.RunSubmitted), "a story begins with the asking"
+        asked = Asked(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending)
+        for moment in later:
+            asked = asked.told(moment.event)
+        found.append(asked)
     return found

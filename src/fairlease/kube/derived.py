@@ -1,0 +1,219 @@
+"""Answers derived from the ledger: the LedgerEntries are folded again, with the engine's own code, on the caller's machine.
+
+Nobody is asked but the API server, nothing is written, and the caller's rights are all the rights there are. Who may not read the
+ledger, which is one for the whole cluster, is told what objects tell, as far as they do.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlease.engine import view
+from fairlease.kube.answers import Answer, below, placed, status_of
+from fairlease.kube.connection import Api, ApiError
+from fairlease.kube.history import read_past, read_recent
+from fairlease.kube.observe import read
+from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
+from fairlease.kube.resource import BUDGETS, RUNS, Meta, OwnSeen, Resource
+from fairlease.ledger.export import export
+from fairlease.ledger.store import LeaseQuery
+from fairlease.model.amount import parse_instant
+from fairlease.model.objects import RunObject
+from fairlease.model.record import Key, short, split
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+from fairlease.scheduler import Scheduler
+from fairlease.theatre.inquiry import Inquiry
+from fairlease.theatre.past import Past
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from fairlease.kube.archive import Archive
+
+    Find = Callable[[Key], Awaitable[OwnSeen | None]]
+
+
+EVENTS = Resource("", "v1", "events", "Event")
+"""The same as those of `events.k8s.io`, under the name that the role `view` lets one read."""
+
+
+class Derived:
+    """Those verbs. `namespace` is None where all are meant; `find` looks up a Run's object."""
+
+    def __init__(self, api: Api, namespace: str | None, archive: Archive | None, find: Find) -> None:
+        self._api, self._namespace, self._archive, self._find = api, namespace, archive, find
+        self._now_known: Scheduler | None = None
+        self._known: tuple[Scheduler, Past] | None = None
+        self.verbs: dict[str, Callable[..., Awaitable[Answer]]] = {
+            "plan": self.plan,
+            "explain": self.explain,
+            "budgets.list": self.budgets,
+            "who-pays": self.who_pays,
+            "nodes": self.nodes,
+            "audit": self.audit,
+            "export": self.export,
+        }
+
+    async def _present(self) -> Scheduler:
+        """The state that the entries fold to, for questions about now; read once."""
+        if self._now_known is None:
+            self._now_known = Scheduler(await read_recent(self._api))
+        return self._now_known
+
+    async def _ledger(self) -> tuple[Scheduler, Past]:
+        """The same with all that the entries tell of the past; read once."""
+        if self._known is None:
+            scheduler = self._now_known = Scheduler(await read_past(self._api, self._archive))
+            self._known = scheduler, Past(scheduler)
+        return self._known
+
+    async def plan(self, object: Any) -> Answer:  # noqa: ANN401, A002 - an object of a file, by its name in the protocol
+        """What would come of submitting a run: the server's rules are asked by a dry run, the rest is thought through here.
+
+        Who may not submit may still ask.
+        """
+        body = placed(object, self._namespace)
+        try:
+            await self._api.create(RUNS, body, body["metadata"]["namespace"], dry_run=True)
+        except ApiError as error:
+            if not (lacks_rights(error) or error.already_exists):
+                raise
+        scheduler = await self._present()
+        return Inquiry(scheduler).plan(_run_of(body), "", _now(scheduler))
+
+    async def explain(self, run: str) -> Answer:
+        """Why a run is as it is; for whom may not read the ledger, as far as its object and its Events tell."""
+        name = name_key(run)
+        seen = await self._find(name)
+        try:
+            scheduler, past = await self._ledger()
+        except ApiError as error:
+            if seen is None or not lacks_rights(error):
+                raise
+            return await self._told_by_objects(name, seen)
+        asked, now = past.find(name), _now(scheduler)
+        if asked is not None:
+            status = past.status(asked, now) if seen is None else status_of(seen)
+            return Inquiry(scheduler).explanation(asked, status, now)
+        if seen is None:
+            raise no_run(name)
+        return await self._told_by_objects(name, seen)
+
+    async def _told_by_objects(self, name: Key, seen: OwnSeen) -> Answer:
+        status = status_of(seen)
+        cause = cause_of(status)
+        known = Reason.__members__.get(cause)
+        return {
+            "name": short(name),
+            "status": status,
+            "verdict": cause,
+            "message": status.get("message", ""),
+            "remedy": "" if known is None else known.remedy,
+            "story": await self._events(name),
+        }
+
+    async def _events(self, name: Key) -> list[Answer]:
+        """What Events tell of a run, for who may read them."""
+        namespace, run = split(name)
+        try:
+            found = await self._api.list(
+                EVENTS, namespace, into=_Event, fields=f"involvedObject.name={run},involvedObject.kind=Run"
+            )
+        except ApiError as error:
+            if not lacks_rights(error):
+                raise
+            return []
+        told = sorted(found.items, key=lambda each: (each.at, each.metadata.name))
+        return [{"at": each.at, "type": each.type, "reason": each.reason, "message": each.message} for each in told]
+
+    async def who_pays(self, run: str | None = None, owner: str | None = None) -> Answer:
+        """Who pays, and has paid, for a run or for all of an owner that hold GPUs."""
+        scheduler, past = await self._ledger()
+        inquiry, now = Inquiry(scheduler), _now(scheduler)
+        if run is not None:
+            asked = past.find(name_key(run))
+            if asked is None:
+                raise no_run(name_key(run))
+            return inquiry.payers([asked.run], now)
+        names = inquiry.holding(lambda each: owner is None or below(owner, each))
+        return inquiry.payers(names, now)
+
+    async def nodes(self) -> Answer:
+        """Every node, and what is free in each domain."""
+        scheduler = await self._present()
+        return {"nodes": view.node_views(scheduler.state), "domains": view.domain_views(scheduler.state)}
+
+    async def budgets(self) -> Answer:
+        """Budgets with what they have spent, promised and left: by the ledger up to now, or else as their statuses last told."""
+        try:
+            scheduler = await self._present()
+        except ApiError as error:
+            if not lacks_rights(error):
+                raise
+            found = await self._api.list(BUDGETS, self._namespace, into=OwnSeen)
+            return {"budgets": [_budget(each) for each in found.items]}
+        return {"budgets": Inquiry(scheduler).budgets(_now(scheduler))}
+
+    async def export(self, what: str, since: str | None = None, until: str | None = None) -> Answer:
+        """Leases or charges as CSV text."""
+        scheduler, _ = await self._ledger()
+        out = io.BytesIO()
+        query = LeaseQuery(since=_instant(since), until=_instant(until))
+        rows = export(what, scheduler.store.leases(query), _now(scheduler), out)
+        return {"csv": out.getvalue().decode(), "rows": rows}
+
+    async def audit(self) -> Answer:
+        """Prove the ledger, and compare the objects with it."""
+        from fairlease.kube.audit import audit_cluster  # noqa: PLC0415 - it alone needs the whole projection
+
+        return await audit_cluster(self._api, self._archive)
+
+
+class _Event(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: Meta
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    event_time: str | None = None
+    last_timestamp: str | None = None
+
+    @property
+    def at(self) -> str:
+        """When it happened, as far as it says."""
+        return self.event_time or self.last_timestamp or self.metadata.creation_timestamp
+
+
+def cause_of(status: Answer) -> str:
+    """In one word, why a run is as it is: how it ended, or the first condition that does not hold."""
+    if status.get("reason"):
+        return str(status["reason"])
+    conditions = status.get("conditions") or ()
+    first = next((each for each in conditions if each.get("status") == "False" and each["type"] != "Completed"), None)
+    running = status["phase"] == Phase.RUNNING.value
+    return Reason.Bound.value if running else str(first["reason"]) if first else Reason.Submitted.value
+
+
+def _budget(seen: OwnSeen) -> Answer:
+    name = short(Key(seen.metadata.key))
+    return {"name": name, "owner": seen.spec.get("owner", ""), "spec": seen.spec, "status": seen.status}
+
+
+def _run_of(body: Answer) -> RunObject:
+    metadata = body["metadata"]
+    found = read(OwnSeen(Meta(metadata["name"], metadata["namespace"]), spec=body["spec"]), "Run")
+    if not isinstance(found, RunObject):
+        raise Refused(Reason.InvalidRequest, getattr(found, "message", "it is no Run"))
+    return found
+
+
+def _now(scheduler: Scheduler) -> int:
+    return max(int(time.time() * 1000), scheduler.state.at)
+
+
+def _instant(text: str | None) -> int | None:
+    return None if text is None else parse_instant(text)
