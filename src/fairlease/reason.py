@@ -102,6 +102,12 @@ class Reason(enum.Enum):
     NotFound = "NotFound", 601, False, "look at the list for the right name"
     Terminal = "Terminal", 602, False, "nothing to do: it has ended"
     Forbidden = "Forbidden", 603, False, "ask an administrator to bind you to this owner"
+    NoSpare = (
+        "NoSpare",
+        604,
+        False,
+        "ask for spares with sparesPerGroup; those that were used come back with the next attempt",
+    )
 
     # What a reservation's date rests on, and why it moved.
     HardFacts = "HardFacts", 800, False, "nothing to change"

@@ -31,6 +31,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "watch": "Watch runs as they change.",
         "explain": "Explain why a run waits, runs or ended.",
         "logs": "Print what a run's processes wrote.",
+        "shrink": "Have an elastic run give GPUs back.",
+        "resize": "Set the width that an elastic run would like to have.",
+        "drill": "Rehearse a swap, and tell how long it takes.",
         "cancel": "End runs.",
     },
     "Money": {

@@ -43,6 +43,7 @@ def _draw(session: Session, run: Answer) -> None:
         "Ended": _when(status.get("endedAt")),
         "Deadline": status.get("deadline"),
         "Earliest start": status.get("earliestStart"),
+        "Spares": _spares(status.get("spares")),
         "Leases": len(status.get("leases", ())),
         "Command": shlex.join(spec.get("command") or ()),
     }
@@ -51,6 +52,7 @@ def _draw(session: Session, run: Answer) -> None:
         if value not in (None, "", NOTHING):
             click.echo(f"{name + ':':<{width}}{value}")
     _draw_funding(session, status.get("funding", {}))
+    _draw_spares(session, status.get("spares", {}).get("groups", ()))
     if session.wide:
         click.echo(f"\nSpec:\n{as_yaml(spec)}", nl=False)
 
@@ -68,6 +70,21 @@ def _draw_funding(session: Session, funding: Answer) -> None:
     if rows:
         click.echo()
         show_table(("FUNDING", "GPUS", "GPU-HOURS"), rows, colour=session.colour)
+
+
+def _spares(spares: Answer | None) -> str | None:
+    """How many GPUs could take over at once; the groups tell where."""
+    if not spares or "ready" not in spares:
+        return None
+    wanted = sum(group["wanted"] for group in spares["groups"])
+    return f"{spares['ready']} of {wanted} GPUs ready" if spares["groups"] else None
+
+
+def _draw_spares(session: Session, groups: list[Answer]) -> None:
+    if groups:
+        click.echo()
+        rows = [(each["group"], each["wanted"], each["held"], each["ready"]) for each in groups]
+        show_table(("GROUP", "SPARES WANTED", "HELD", "READY"), rows, colour=session.colour)
 
 
 def _when(instant: str | None) -> str | None:

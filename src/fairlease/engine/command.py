@@ -90,6 +90,13 @@ class Resize(Command, frozen=True):
     desired: int
 
 
+class Drill(Command, frozen=True):
+    """Rehearse a swap: treat a rank as lost (None: the lowest that has a spare) and let a spare of its group take over."""
+
+    run: Key
+    rank: int | None = None
+
+
 class TimePassed(Command, frozen=True):
     """Fire the timers that are due."""
 
@@ -106,5 +113,6 @@ AnyCommand = (
     | WorkEnded
     | PodFailed
     | Resize
+    | Drill
     | TimePassed
 )

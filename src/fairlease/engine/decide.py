@@ -18,8 +18,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import grow, lifecycle, opportune, reserve, standing, swap
-from fairlease.engine.command import AnyCommand, FailNode, RemoveNode, SetNode, TimePassed
+from fairlease.engine import drill, grow, lifecycle, opportune, reserve, standing, swap
+from fairlease.engine.command import AnyCommand, Drill, FailNode, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.outlook import Horizon
 from fairlease.engine.pack import could_fit, need_of
@@ -123,6 +123,8 @@ class Engine:
         if isinstance(command, TimePassed):
             self._pass_time()
             return None
+        if isinstance(command, Drill):
+            return drill.rehearse(self, command)
         return lifecycle.HANDLERS[type(command)](self, command)
 
     # --- 2 timers ------------------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from fairlease.engine import view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
+from fairlease.local.changes import Changes
 from fairlease.local.children import audit_report, export_answer, read_part
-from fairlease.local.environment import pod_id
+from fairlease.local.environment import log_id
 from fairlease.local.inquiry import Inquiry
 from fairlease.local.metrics import pending_by_cause
 from fairlease.local.protocol import Fault, Request, fault
@@ -71,6 +72,7 @@ class Answers:
             "export": (rq.Export, self.export),
             "stop": (rq.Stop, self.stop),
         }
+        self._verbs |= Changes(daemon, self._found).verbs
 
     async def answer(self, caller: Caller, request: Request) -> Result:
         """The result of a request; raises `Refused`."""
@@ -307,7 +309,8 @@ class Answers:
         leases = [
             row.lease for row in self._scheduler.store.leases(LeaseQuery(run=run)) if row.lease.role is not Role.SPARE
         ]
-        return [(lease.attempt, lease.rank, str(self._daemon.pods.log_of(pod_id(lease)))) for lease in leases]
+        ranks = {(lease.attempt, lease.rank): str(self._daemon.pods.log_of(log_id(lease))) for lease in leases}
+        return [(attempt, rank, path) for (attempt, rank), path in ranks.items()]
 
     def _over(self, run: Key) -> bool:
         return run in self._scheduler.state.ended and not self._daemon.processes.busy_with(run)

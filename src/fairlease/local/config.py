@@ -57,6 +57,7 @@ class Machine(Record, frozen=True, kw_only=True):
     users: dict[str, tuple[str, ...]] = {}
     admins: tuple[str, ...] = ()
     grace: Duration = 10 * SECOND
+    opportunistic_grace: Duration = 2 * SECOND
     metrics_port: int | None = None
     home: str | None = None
 
@@ -195,6 +196,7 @@ _MACHINE = Reader(
             "metrics_port": _port,
             "home": rules.not_empty,
             "grace": _grace,
+            "opportunistic_grace": _grace,
         },
         NodeEntry: {
             "name": rules.a_node_name,

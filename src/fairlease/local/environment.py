@@ -33,6 +33,9 @@ OURS = frozenset(
 )
 """What a run's own `env` cannot change: it would reach for other GPUs than its lease's, or miss its gang."""
 
+SIGNAL = "FAIRLEASE_SIGNAL"
+"""What a run may set itself: the signal by which its processes want to be told that their gang has changed."""
+
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 """Below the ports that Linux gives to outgoing connections, one of which might take the gang's before it listens."""
@@ -66,14 +69,32 @@ def pod_id(lease: Lease) -> str:
     `+` cannot stand in a quoted part, so that two keys never meet in one name; one too long for a directory is told
     apart from its likes by its digest.
     """
-    parts = (*split(lease.run), lease.attempt, lease.rank, lease.serial)
+    return _file_name(*split(lease.run), lease.attempt, lease.rank, lease.serial)
+
+
+def log_id(lease: Lease) -> str:
+    """The name of a rank's log: it goes on where the rank does, whichever pod the rank is."""
+    return _file_name(*split(lease.run), lease.attempt, lease.rank)
+
+
+def attempt_id(lease: Lease) -> str:
+    """The name of an attempt."""
+    return _file_name(*split(lease.run), lease.attempt)
+
+
+def host_of(lease: Lease) -> str:
+    """What a rank is called among its gang, wherever it lies: a pod's hostname elsewhere, a name of its own on one machine."""
+    return f"{split(lease.run)[1]}-{lease.attempt}-{lease.rank}"
+
+
+def _file_name(*parts: object) -> str:
     name = "+".join(quote(str(part), safe="") for part in parts)
     return name if len(name) <= ID_CHARS_MAX else f"{name[:120]}+{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def is_ours(name: str) -> bool:
     """Whether a variable is set by Fairlease alone; a run that sets it is told so when it is submitted."""
-    return name in OURS or name.startswith(PREFIX)
+    return name in OURS or (name.startswith(PREFIX) and name != SIGNAL)
 
 
 def base_environment(user: User | None, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -94,12 +115,13 @@ def rendezvous(
     port: int,
     base: Mapping[str, str],
     env: Mapping[str, str],
+    members: str,
     devices: Mapping[str, Mapping[int, str]] | None = None,
 ) -> dict[str, dict[str, str]]:
     """The environment of every pod of one attempt, by pod id, from all of its open leases (spares wait, and get none).
 
-    `devices` has the GPU uuids of a node by slot, where they are known. Ranks are the ledger's: a swap keeps them, and
-    two leases with one rank would be two copies of it.
+    `devices` has the GPU uuids of a node by slot, where they are known; `members` is the file that tells who is in the
+    gang as it changes. Ranks are the ledger's: a swap keeps them, and two leases with one rank would be two copies of it.
     """
     gang = sorted((lease for lease in leases if lease.role is not Role.SPARE), key=lambda lease: lease.rank)
     if len({(lease.run, lease.attempt) for lease in gang}) > 1 or len({lease.rank for lease in gang}) < len(gang):
@@ -122,7 +144,7 @@ def rendezvous(
                 "LOCAL_WORLD_SIZE": str(len(pods)),
             }
             gpus = visible(lease.slots, (devices or {}).get(node, {}))
-            found[pod_id(lease)] = {**base, **own, **place, **gpus, **identity(lease)}
+            found[pod_id(lease)] = {**base, **own, **place, **gpus, **identity(lease), "FAIRLEASE_MEMBERS": members}
     return found
 
 
@@ -140,6 +162,7 @@ def identity(lease: Lease) -> dict[str, str]:
         "FAIRLEASE_ATTEMPT": str(lease.attempt),
         "FAIRLEASE_POD": pod_id(lease),
         "FAIRLEASE_NODE": lease.node,
+        "FAIRLEASE_HOST": host_of(lease),
         "FAIRLEASE_OWNER": lease.owner,
     }
 

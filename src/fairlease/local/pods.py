@@ -44,7 +44,10 @@ _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length,
 
 
 class PodSpec(Record, frozen=True, kw_only=True):
-    """One rank's process: what to run, as whom. `id` comes from `environment.pod_id`, `log` from `Pods.log_of`."""
+    """One rank's process: what to run, as whom. `id` comes from `environment.pod_id`, `log` from `Pods.log_of`.
+
+    Pods of one rank share its log, one after the other: the next is launched only when the last is gone.
+    """
 
     id: str
     command: tuple[str, ...]
@@ -142,9 +145,9 @@ class Pods:
         """Every pod that was prepared and not forgotten."""
         return sorted(path.name for path in self._pods.iterdir())
 
-    def log_of(self, pod_id: str) -> Path:
-        """Where a pod's output goes; it outlives the pod."""
-        return self._logs / f"{pod_id}.log"
+    def log_of(self, log_id: str) -> Path:
+        """Where a rank's output goes; it outlives its pods."""
+        return self._logs / f"{log_id}.log"
 
     def spec_of(self, pod_id: str) -> PodSpec | None:
         """What was prepared. Ask it for MASTER_PORT when an attempt's pods are prepared in two goes."""
@@ -276,6 +279,24 @@ class Pods:
                 self._publish(pod_id, shim.ENDING, _Ending(boot=self._boot, deadline_ms=deadline_ms))
         return deadline_ms
 
+    def signal(self, pod_id: str, number: int) -> None:
+        """Signal a pod's work, but only where it listens: the first processes, from the top, that have a handler for it.
+
+        Whoever has none (a shell, a work that is just starting) would die of it.
+        """
+        work = self._read(pod_id, shim.ALIVE, Running)
+        leader = None if work is None else shim.look(work.pid)
+        if work is None or leader is None or leader.start != work.start_time:
+            return
+        everyone, level = shim.processes(), [leader]
+        while level:
+            if listening := [process for process in level if _handles(process.pid, number)]:
+                for process in listening:
+                    shim.strike(process, number)
+                return
+            above = {process.pid for process in level}
+            level = [process for process in everyone if process.parent in above]
+
     def _settle(self, pod_id: str) -> bool:
         """Record the end of a pod that has no supervisor and never started; False where one came in between.
 
@@ -335,7 +356,7 @@ class Pods:
         marks = {f"{name}={value}".encode() for name, value in self._marks(pod_id).items()}
         work, spec = self._read(pod_id, shim.ALIVE, Running), self.spec_of(pod_id)
         uid = os.geteuid() if spec is None or spec.user is None else spec.user.uid
-        log, found = self.log_of(pod_id), []
+        log, found = None if spec is None else Path(spec.log), []
         for process in shim.processes():
             if process.ended or process.pid == os.getpid():
                 continue
@@ -392,6 +413,15 @@ def _reap(pid: int) -> bool:
         return True
 
 
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, from the kernel's own list."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def _of_session(process: shim.Process, work: Running) -> bool:
     """Whether a process is of the work's session, whose number is free for others only once it has no member left."""
     if process.session != work.pid or process.start < work.start_time:
@@ -400,7 +430,7 @@ def _of_session(process: shim.Process, work: Running) -> bool:
     return leader is None or leader.start == work.start_time
 
 
-def _writes_to(log: Path, process: Path) -> bool:
+def _writes_to(log: Path | None, process: Path) -> bool:
     """Whether a process still has the pod's log as its output."""
     with contextlib.suppress(OSError):
         return (process / "fd" / "1").readlink() == log

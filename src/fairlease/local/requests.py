@@ -13,7 +13,7 @@ import msgspec
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local.access import Denied
-from fairlease.local.environment import is_ours
+from fairlease.local.environment import SIGNAL, is_ours
 from fairlease.local.protocol import EXIT_FORBIDDEN, EXIT_INVALID, EXIT_REFUSED, Error
 from fairlease.local.server import Refused
 from fairlease.model.amount import parse_instant
@@ -33,6 +33,8 @@ EXEC_BYTES_MAX = 1 << 20
 """Of a run's command and environment in all: half of what the kernel takes, as there is more to a pod's environment."""
 STRING_BYTES_MAX = 127 * 1024
 """Of one word or variable: a little less than the kernel takes (32 pages)."""
+SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2")
+"""What a run may ask to be signalled with when its gang changes: nothing that means something else."""
 POINTER = 9
 """What each of them costs besides: a pointer and a NUL."""
 
@@ -278,6 +280,8 @@ def _judge(run: RunObject, findings: Findings) -> None:
     for name in run.spec.env:
         if is_ours(name):
             findings.add(((spec, "env"), name), "set by Fairlease itself; use another name")
+        elif name == SIGNAL and run.spec.env[name] not in SIGNALS:
+            findings.refuse(((spec, "env"), name), run.spec.env[name], f"expected one of {', '.join(SIGNALS)}")
     if run.spec.workdir is not None and not run.spec.workdir.startswith("/"):
         findings.refuse((spec, "workdir"), run.spec.workdir, "expected an absolute path")
     _judge_size(run, findings)
