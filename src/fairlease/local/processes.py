@@ -136,9 +136,8 @@ class Processes:
                 reports += self._tend(state.runs[gang[0].run], gang, leaving, lost)
         specs = [pod.spec for pod in self._known.values() if pod.spec is not None]
         self._members.keep({spec.env["FAIRLEASE_MEMBERS"] for spec in specs if "FAIRLEASE_MEMBERS" in spec.env})
-        gone: list[AnyCommand] = [
-            FailNode(node=name) for name in sorted(lost)
-        ]  # all of them before the first is back: they fail together
+        # All of them before the first is back: they fail together.
+        gone: list[AnyCommand] = [FailNode(node=name) for name in sorted(lost)]
         back: list[AnyCommand] = [SetNode(node=state.capacity.nodes[name].node) for name in sorted(lost)]
         return reports + [Report(command, "the machine was restarted") for command in (*gone, *back)]
 
