@@ -45,17 +45,23 @@ def cli_page() -> str:
 
 def _command(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
     yield from ("", f"### {' '.join(path)}", "", _paragraphs(command.help or ""))
-    if isinstance(command, VerbGroup):
-        for name, each in command.commands.items():
-            yield from _command(each, (*path, name))
+    if isinstance(command, VerbGroup) and not command.invoke_without_command:
+        yield from _subcommands(command, path)
         return
     context = click.Context(command, info_name=" ".join(path))
     yield from ("", "```", command.get_usage(context).removeprefix("Usage: "), "```")
     own = [each for each in command.params if isinstance(each, click.Option) and each.name not in SHARED]
     if own:
         yield from ("", *_options(own))
-    if isinstance(command, Verb):
+    if isinstance(command, Verb | VerbGroup):
         yield from ("", "```console", *(f"$ {line}" for line in command.example.strip().splitlines()), "```")
+    if isinstance(command, VerbGroup):
+        yield from _subcommands(command, path)
+
+
+def _subcommands(command: VerbGroup, path: tuple[str, ...]) -> Iterator[str]:
+    for name, each in command.commands.items():
+        yield from _command(each, (*path, name))
 
 
 def _paragraphs(text: str) -> str:

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """A training loop that survives the loss of ranks: data-parallel descent with in-job restart, in plain Python on CPUs.
 
     elastic_train.py CHECKPOINT_DIR [STEPS]
