@@ -63,6 +63,7 @@ class Reason(enum.Enum):
     )
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
+    BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"
 
     # How a run is, when nothing is wrong.
     Covered = "Covered", 300, False, "nothing to change"

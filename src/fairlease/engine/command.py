@@ -67,20 +67,22 @@ class Cancel(Command, frozen=True):
 
 
 class WorkEnded(Command, frozen=True):
-    """The work of one attempt is over, with an exit code."""
+    """The work of one attempt is over, with an exit code. `retry_after`: ms before the next attempt, where there is one."""
 
     run: Key
     attempt: int
     exit_code: int
+    retry_after: int = 0
 
 
 class PodFailed(Command, frozen=True):
-    """One pod of an attempt failed by itself (not with its node)."""
+    """One pod of an attempt failed by itself (not with its node). `retry_after`: ms before the next attempt."""
 
     run: Key
     attempt: int
     rank: int
     exit_code: int = 1
+    retry_after: int = 0
 
 
 class Resize(Command, frozen=True):

@@ -142,6 +142,8 @@ class Engine:
                 self._turn(due, *subject)
             elif due is Due.RESERVATION:
                 self._activate(state.runs[Key(subject[0])])
+            elif due is Due.RETRY:
+                self.emit(ev.BackoffEnded(run=Key(subject[0])))
             elif due is Due.GROW:
                 self.notice.ripe.add(Key(subject[0]))
         swap.recover(self)

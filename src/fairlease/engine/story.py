@@ -189,6 +189,10 @@ class Storyteller:
         self._say(_run(event.run), event.reason, f"{event.message}; asks again", warning=True)
 
     @_tell.register
+    def _(self, event: ev.BackoffEnded) -> None:
+        self._say(_run(event.run), "BackoffEnded", "the pause after its failure is over")
+
+    @_tell.register
     def _(self, event: ev.RunEnded) -> None:
         bill = event.bill
         used = gpu_hours(bill.owned + bill.shared + bill.borrowed + bill.overdrawn + bill.spares)

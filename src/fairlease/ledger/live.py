@@ -110,8 +110,8 @@ class RunState:
 
     __slots__ = (
         "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at", "hold",
-        "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since",
-        "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
+        "key", "leases", "message", "meters", "not_before", "number", "order", "overdrawn", "phase", "reason", "reservations",
+        "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -131,6 +131,7 @@ class RunState:
         self.started_at: int | None = None
         self.first_started_at: int | None = None
         self.deadline: int | None = None
+        self.not_before: int | None = None
         self.number = 0
         self.width = 0
         self.changed_at = 0
@@ -187,7 +188,7 @@ class RunState:
 
 
 _SCALARS = (
-    "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
+    "not_before", "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
     "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
     "reservations", "displaced_by", "expected",
 )  # fmt: skip
@@ -242,6 +243,7 @@ class Queue:
         self.others: dict[Signature, dict[bytes, Shape]] = {}
         self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
+        self.resting: dict[Key, RunState] = {}
 
     def add(self, run: RunState, order: int) -> None:
         """A run begins to wait in its place; a trial that is undone may find the run already in another."""

@@ -29,6 +29,7 @@ METRICS_PORT = 9464
 PORT_MAX = 65_535
 GPUS_MAX = 1_024
 GRACE_MAX = 3_600 * SECOND
+BACKOFF_MAX = 300 * SECOND
 PLACE = "local"
 """Region and cluster of a machine that was told nothing else, and the name of its only node."""
 
@@ -58,6 +59,7 @@ class Machine(Record, frozen=True, kw_only=True):
     admins: tuple[str, ...] = ()
     grace: Duration = 10 * SECOND
     opportunistic_grace: Duration = 2 * SECOND
+    retry_backoff: Duration = 10 * SECOND
     metrics_port: int | None = None
     home: str | None = None
 
@@ -147,6 +149,10 @@ def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
+def _backoff(value: int) -> str | None:
+    return None if value <= BACKOFF_MAX else "expected at most 5m: that is the longest pause after any failure"
+
+
 def _users_have_names_and_owners(machine: Machine) -> Iterator[Wrong]:
     for _, name in readable(machine.users):
         if not _USER.fullmatch(name):
@@ -197,6 +203,7 @@ _MACHINE = Reader(
             "home": rules.not_empty,
             "grace": _grace,
             "opportunistic_grace": _grace,
+            "retry_backoff": _backoff,
         },
         NodeEntry: {
             "name": rules.a_node_name,

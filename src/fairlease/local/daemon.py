@@ -31,7 +31,7 @@ from fairlease.local.answers import Answers
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.clock import LedgerClock
 from fairlease.local.config import METRICS_PORT
-from fairlease.local.leaving import Graces
+from fairlease.local.leaving import Patience
 from fairlease.local.machine import node_commands
 from fairlease.local.metrics import Exporter, Metrics
 from fairlease.local.past import Past
@@ -129,8 +129,9 @@ class Daemon:
         self._not_before = 0.0
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
-        graces = Graces(settings.machine.grace, settings.machine.opportunistic_grace)
-        self.processes = Processes(pods, ears, self._wake.set, graces, log)
+        machine = settings.machine
+        patience = Patience(machine.grace, machine.opportunistic_grace, machine.retry_backoff)
+        self.processes = Processes(pods, ears, self._wake.set, patience, log)
         self.pods = pods
         self.processes.devices = hardware.devices
         self.answers = Answers(self)

@@ -1,25 +1,36 @@
-"""Pods that go: how long they have, and what they still hold until they are gone."""
+"""Pods that go: how long they have, what they still hold until they are gone, and when a run that failed is tried again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.local.config import BACKOFF_MAX
 from fairlease.model.record import short
 
 if TYPE_CHECKING:
     from fairlease.local.pods import PodSpec
     from fairlease.model.lease import Lease
 
+DOUBLED_MAX = 20
 
-class Graces(NamedTuple):
-    """How long pods have to end, in milliseconds; opportunistic work has less: who needs its GPUs waits for it."""
 
-    usual_ms: int
+class Patience(NamedTuple):
+    """How long pods have to end, in milliseconds, and how long a run rests after its first failure.
+
+    Opportunistic work has less to end in: who needs its GPUs waits for it.
+    """
+
+    grace_ms: int
     opportunistic_ms: int
+    backoff_ms: int
 
     def of(self, lease: Lease) -> int:
         """How long the pod of a lease has."""
-        return min(self) if lease.opportunistic else self.usual_ms
+        return min(self.grace_ms, self.opportunistic_ms) if lease.opportunistic else self.grace_ms
+
+    def pause(self, failures: int) -> int:
+        """How long a run rests that failed so often before: twice as long each time. It holds no GPUs meanwhile."""
+        return min(self.backoff_ms << min(failures, DOUBLED_MAX), BACKOFF_MAX)
 
 
 class Place(NamedTuple):

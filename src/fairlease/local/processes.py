@@ -24,7 +24,7 @@ from structlog.typing import FilteringBoundLogger
 
 from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
 from fairlease.local.environment import SIGNAL, User, base_environment, log_id, pick_port, pod_id, rendezvous, user_of
-from fairlease.local.leaving import Graces, Leaving, Place, place_of
+from fairlease.local.leaving import Leaving, Patience, Place, place_of
 from fairlease.local.members import Members
 from fairlease.local.pods import (
     Exited,
@@ -88,14 +88,14 @@ class Processes:
     """All pods of this machine, and the comparison of them with the ledger."""
 
     def __init__(
-        self, pods: Pods, ears: Ears, wake: Callable[[], None], graces: Graces, log: FilteringBoundLogger
+        self, pods: Pods, ears: Ears, wake: Callable[[], None], patience: Patience, log: FilteringBoundLogger
     ) -> None:
         self._pods = pods
         self._members = Members(pods.root)
         self._log = log
         self._ears = ears
         self._wake = wake
-        self._graces = graces
+        self._patience = patience
         self._known = {name: _Pod(pods.spec_of(name)) for name in pods.known()}
         self._booted_ms = boot_ms()
         self.devices: Mapping[str, Mapping[int, str]] = {}
@@ -207,7 +207,7 @@ class Processes:
             if any(self._spec(lease) is None for lease in gang):
                 self._prepare(run, gang)
         except (ValueError, LookupError) as error:
-            command = PodFailed(run=run.key, attempt=run.attempt, rank=gang[0].rank, exit_code=NOT_EXECUTED)
+            command = self._failed(run, gang[0].rank, NOT_EXECUTED)
             return [Report(command, f"cannot be run here: {error}")]
         seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
         nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
@@ -242,12 +242,16 @@ class Processes:
         when, rank, code, message = failed[0]
         if code:
             at_ms = None if when == NEVER else int(when)
-            return [Report(PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code), message, at_ms)]
+            return [Report(self._failed(run, rank, code), message, at_ms)]
         exits = [each.at_ms for each in seen.values() if isinstance(each, Exited)]
         if len(exits) == len(seen):
             done = WorkEnded(run=run.key, attempt=run.attempt, exit_code=0)
             return [Report(done, "all ranks ended with code 0", max(exits))]
         return []
+
+    def _failed(self, run: RunState, rank: int, code: int) -> PodFailed:
+        pause_ms = self._patience.pause(run.failures)
+        return PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code, retry_after=pause_ms)
 
     def _failure(self, name: str, rank: int, seen: Observation) -> tuple[float, int, int, str]:
         """When, which rank, with what code and in what words; what did not fail comes last, with code 0."""
@@ -347,7 +351,7 @@ class Processes:
                 node=lease.node,
                 slots=lease.slots,
                 workdir=run.spec.workdir or home_of(user),
-                grace_ms=self._graces.of(lease),
+                grace_ms=self._patience.of(lease),
                 user=user,
             )
             pod = self._known.setdefault(name, _Pod(None))

@@ -61,6 +61,7 @@ class Auditor:
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
+            ev.BackoffEnded: self._rested,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -184,6 +185,11 @@ class Auditor:
             run = self._live(key)
             self._check(run.phase is Phase.PENDING, "pending", f"{key} is {run.phase.value} and was deferred")
             run.reason = event.reason
+
+    def _rested(self, event: ev.BackoffEnded) -> None:
+        self._check(
+            holds=False, claim="backoff", message=f"{event.run} rested, and in virtual time nobody asks for that"
+        )
 
     def _requeued(self, event: ev.RunRequeued) -> None:
         run = self._live(event.run)
