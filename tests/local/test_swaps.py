@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -251,6 +253,19 @@ def test_a_drill_from_a_cordoned_node_uses_the_spare_up_and_says_so(stage: Stage
         stage.call("drill", run="train")
     assert (refused.value.error.reason, refused.value.exit) == ("NoSpare", 1)
     stage.audited()
+
+
+def test_show_tells_per_group_which_spares_are_ready(stage: Stage) -> None:
+    stage.call("submit", objects=[gang()])
+    begun(stage, "train", 2)
+    show = [sys.executable, "-m", "fairlease", "show", "train", "--home", str(stage.home)]
+    assert "2 of 2 GPUs ready" in subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    held = {lease["spec"]["slice"]["nodes"][0] for lease in stage.call("leases", run="train", open=True)["leases"]}
+    spare = held - {line[2] for line in begun(stage, "train", 2)}
+    stage.call("nodes.set", nodes=sorted(spare), wish="fail")
+    told = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    assert "0 of 2 GPUs ready" in told
+    assert told.splitlines()[-1].split() == ["0", "2", "0", "0"]
 
 
 def test_a_drill_of_what_waits_has_ended_or_is_not_there_is_refused(stage: Stage) -> None:

@@ -60,7 +60,7 @@ class Members:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(0o711)
         self._there = {path.name for path in self._folder.iterdir()}
-        self._told: dict[str, Gang] = {}
+        self._told: dict[str, tuple[list[int], Gang]] = {}
 
     def path_of(self, lease: Lease) -> Path:
         """Where the members of a lease's attempt are written."""
@@ -71,16 +71,16 @@ class Members:
 
         A daemon that comes back tells them once more: the one before it may have died between the file and the signal.
         """
-        path = self.path_of(gang[0])
-        told = self._told.get(path.name)
+        path, serials = self.path_of(gang[0]), [lease.serial for lease in gang]
+        known, told = self._told.get(path.name, ([], None))
+        if serials == known:
+            return frozenset()
         standing = self._read(path) if told is None else told
         now = _gang(gang, port, 1 if standing is None else standing.generation)
         if now != standing:
             now = now if standing is None else msgspec.structs.replace(now, generation=standing.generation + 1)
             self._publish(path, now)
-        elif told is not None:
-            return frozenset()
-        self._told[path.name] = now
+        self._told[path.name] = serials, now
         return frozenset() if standing is None else standing.pods & now.pods
 
     def keep(self, paths: set[str]) -> None:
