@@ -138,10 +138,8 @@ class Workload:
         return cmd.PodFailed(name, attempt, rng.randint(0, 3), retry_after=attempt % 3 * MINUTE)
 
     def _resize(self, view: View) -> cmd.AnyCommand:
-        """A rehearsal, or mostly a width on the grid; some are refused."""
+        """Mostly a width on the grid; some are refused."""
         rng = self.rng
-        if rng.random() < 0.2:
-            return cmd.Drill(self._any_run(view), rng.choice((None, None, 0, 1)))
         if not view.elastic or rng.random() < 0.1:
             return cmd.Resize(self._any_run(view), rng.randint(0, 12))
         name, elastic = rng.choice(view.elastic)
