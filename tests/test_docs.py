@@ -19,6 +19,8 @@ GUIDES = [
     "docs/user-guide/reservations.md",
     "docs/user-guide/forecasts.md",
     "docs/user-guide/traces.md",
+    "docs/user-guide/spares-and-fill.md",
+    "docs/user-guide/elastic-runs.md",
     "docs/operator-guide/one-machine.md",
     "docs/operator-guide/notifications.md",
 ]
@@ -49,6 +51,7 @@ def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) 
         "FAIRLEASE_HOME": str(home),
         "FAIRLEASE_METRICS_PORT": "0",
         "FAIRLEASE_TRACES": str(traces().absolute()),
+        "FAIRLEASE_EXAMPLES": str(ROOT / "docs/examples"),
     }
     stop = ["fairlease", "down", "--end"]
     try:

@@ -60,17 +60,23 @@ def _verbs(group: Verbs) -> Iterator[str]:
 
 def _command(command: click.Command, path: tuple[str, ...], shared: frozenset[str | None]) -> Iterator[str]:
     yield from ("", f"### {' '.join(path)}", "", _paragraphs(command.help or ""))
-    if isinstance(command, VerbGroup):
-        for name, each in command.commands.items():
-            yield from _command(each, (*path, name), shared)
+    if isinstance(command, VerbGroup) and not command.invoke_without_command:
+        yield from _subcommands(command, path, shared)
         return
     context = click.Context(command, info_name=" ".join(path))
     yield from ("", "```", command.get_usage(context).removeprefix("Usage: "), "```")
     own = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
     if own:
         yield from ("", *_options(own))
-    if isinstance(command, Verb):
+    if isinstance(command, Verb | VerbGroup):
         yield from ("", "```console", *(f"$ {line}" for line in command.example.strip().splitlines()), "```")
+    if isinstance(command, VerbGroup):
+        yield from _subcommands(command, path, shared)
+
+
+def _subcommands(command: VerbGroup, path: tuple[str, ...], shared: frozenset[str | None]) -> Iterator[str]:
+    for name, each in command.commands.items():
+        yield from _command(each, (*path, name), shared)
 
 
 def _paragraphs(text: str) -> str:

@@ -63,6 +63,7 @@ class Reason(enum.Enum):
     )
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
+    BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"
 
     # How a run is, when nothing is wrong.
     Covered = "Covered", 300, False, "nothing to change"
@@ -104,6 +105,12 @@ class Reason(enum.Enum):
     NotFound = "NotFound", 601, False, "look at the list for the right name"
     Terminal = "Terminal", 602, False, "nothing to do: it has ended"
     Forbidden = "Forbidden", 603, False, "ask an administrator to bind you to this owner"
+    NoSpare = (
+        "NoSpare",
+        604,
+        False,
+        "ask for spares with sparesPerGroup; those that were used come back with the next attempt",
+    )
 
     # What a reservation's date rests on, and why it moved.
     HardFacts = "HardFacts", 800, False, "nothing to change"

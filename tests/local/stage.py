@@ -37,10 +37,14 @@ def die_at(number):
 from fairlease.local.config import load_settings
 from fairlease.local.launch import up
 told = json.loads(sys.argv[1])
-doom = told.pop("doom", 0)
+doom, backoff = told.pop("doom", 0), told.pop("backoff", None)
 if doom:
     die_at(doom)
-up(load_settings(told.pop("config", None), **told), foreground=True)
+settings = load_settings(told.pop("config", None), **told)
+if backoff is not None:
+    from msgspec.structs import replace
+    settings = replace(settings, machine=replace(settings.machine, retry_backoff=backoff))
+up(settings, foreground=True)
 """
 
 
@@ -72,7 +76,9 @@ class Stage:
 
     def __init__(self, home: Path, **told: object) -> None:
         self.home = home
-        self.told: dict[str, Any] = {"home": str(home), "gpus": 8, "flavor": "H100", "metrics_port": 0, **told}
+        """`backoff`: the first pause after a failure in ms (None: as configured)."""
+        usual = {"home": str(home), "gpus": 8, "flavor": "H100", "metrics_port": 0, "backoff": 0}
+        self.told: dict[str, Any] = {**usual, **told}
         self.client = Client(home / "fairlease.sock", timeout_s=PATIENCE_S)
         self.process: subprocess.Popen[bytes] | None = None
         self.call = self.client.call

@@ -276,3 +276,26 @@ def test_members_of_a_group_spend_what_it_is_bound_to() -> None:
     caller = access.caller(entry.pw_uid, entry.pw_gid)
     assert (caller.admin, caller.owners) == (False, ("org:ops",))
     assert access.may_spend(caller, "org:else") is not None
+
+
+@AS_ROOT
+def test_width_and_drills_are_the_owners_and_nodes_the_administrators(stage: Stage) -> None:
+    widths = {"minTotalGPUs": 2, "maxTotalGPUs": 4, "stepGPUs": 2}
+    shape: dict[str, object] = {"gpusPerPod": 2, "sparesPerGroup": 2, "malleable": widths, "owner": "org:ai"}
+    as_user(ALICE, lambda: stage.call("submit", objects=[run_object("mine", 2, "sleep 60", **shape)]))
+    asked: dict[str, dict[str, object]] = {"drill": {"run": "mine"}, "resize": {"run": "mine", "to": 4}}
+    for verb, args in asked.items():
+        assert as_user(BOB, lambda verb=verb, args=args: stage.call(verb, **args))["exit"] == EXIT_FORBIDDEN  # type: ignore[misc]  # bound at once
+        assert "result" in as_user(ALICE, lambda verb=verb, args=args: stage.call(verb, **args))  # type: ignore[misc]  # the same
+    for wish in ("fail", "return", "cordon", "uncordon"):
+        refused = as_user(ALICE, lambda wish=wish: stage.call("nodes.set", nodes=["local"], wish=wish))  # type: ignore[misc]  # the same
+        assert refused["exit"] == EXIT_FORBIDDEN
+
+
+@AS_ROOT
+def test_a_rank_can_read_who_is_in_its_gang_though_the_daemon_is_root(stage: Stage) -> None:
+    script = 'id -un; cat "$FAIRLEASE_MEMBERS"'
+    as_user(ALICE, lambda: stage.call("submit", objects=[run_object("mine", 2, script, owner="org:ai")]))
+    assert stage.ends("mine")["phase"] == "Completed"
+    user, members = stage.output("mine").split("\n", 1)
+    assert (user, msgspec.json.decode(members)["worldSize"]) == (ALICE, 1)

@@ -45,7 +45,7 @@ def lease(rank: int, node: str = "n0", slots: tuple[int, ...] = (0,), run: str =
 
 
 def by_rank(leases: list[Lease], **fields: object) -> dict[int, dict[str, str]]:
-    given: dict[str, object] = {"port": 20_000, "base": {}, "env": {}}
+    given: dict[str, object] = {"port": 20_000, "base": {}, "env": {}, "members": "/m.json"}
     found = rendezvous(leases, **{**given, **fields})  # type: ignore[arg-type]  # the same
     return {int(environment["RANK"]): environment for environment in found.values()}
 
@@ -65,13 +65,15 @@ def test_each_rank_learns_its_place_among_nodes_and_pods() -> None:
 
 def test_each_pod_learns_who_it_is_in_the_ledger() -> None:
     mine = lease(2, "n7", run="ml/train", attempt=3, serial=91)
-    (name, found), *_ = rendezvous([mine], port=20_000, base={}, env={}).items()
+    (name, found), *_ = rendezvous([mine], port=20_000, base={}, env={}, members="/m.json").items()
     assert name == pod_id(mine) == "ml+train+3+2+91"
     assert {variable: value for variable, value in found.items() if variable.startswith("FAIRLEASE_")} == {
         "FAIRLEASE_RUN": "ml/train",
         "FAIRLEASE_ATTEMPT": "3",
         "FAIRLEASE_POD": name,
         "FAIRLEASE_NODE": "n7",
+        "FAIRLEASE_HOST": "train-3-2",
+        "FAIRLEASE_MEMBERS": "/m.json",
         "FAIRLEASE_OWNER": "org:team",
     }
 

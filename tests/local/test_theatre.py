@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.local.stage import daemon, run_object, until
 
-from fairlease.model.amount import format_instant
+from fairlease.model.amount import format_instant, parse_instant
 
 TWO_NODES = "nodes: [{name: a, gpus: 4}, {name: b, gpus: 4}]\nflavor: H100\nmetricsPort: 0\ngrace: 500ms\n"
 
@@ -115,3 +115,32 @@ def test_stopping_with_all_work_leaves_an_empty_machine(tmp_path: Path) -> None:
         assert not stage.processes()
         stage.start()
         assert stage.ends("b")["reason"] == "Canceled"
+
+
+def test_a_run_that_fails_rests_longer_each_time_and_holds_nothing_meanwhile(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home", backoff=400) as stage:
+        stage.call("submit", objects=[run_object("shaky", 8, "[ $FAIRLEASE_ATTEMPT = 3 ]", runtime={"retries": 2})])
+        until(lambda: stage.call("show", run="shaky")["status"]["attempt"] == 2)
+        status = stage.call("show", run="shaky")["status"]
+        assert status["phase"] == "Pending"
+        assert {each["reason"] for each in status["conditions"]} == {"BackOff"}
+        assert stage.call("status")["freeGPUs"] == 8, "its GPUs are for others while it rests"
+        stage.kill()
+        stage.start()
+        assert stage.ends("shaky")["phase"] == "Completed"
+        leases = stage.call("leases", run="shaky")["leases"]
+        starts = [parse_instant(each["spec"]["interval"]["start"]) for each in leases]
+        ends = [parse_instant(each["status"]["endTime"]) for each in leases]
+        assert starts[1] - ends[0] >= 400
+        assert starts[2] - ends[1] >= 800
+        stage.audited()
+
+
+def test_a_run_that_rests_can_be_canceled_and_never_comes_back(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home", backoff=300) as stage:
+        stage.call("submit", objects=[run_object("shaky", 1, "exit 3", runtime={"retries": 5})])
+        until(lambda: stage.call("show", run="shaky")["status"]["attempt"] == 2)
+        stage.call("cancel", runs=["shaky"])
+        time.sleep(0.5)
+        assert stage.call("show", run="shaky")["status"]["reason"] == "Canceled"
+        stage.audited()

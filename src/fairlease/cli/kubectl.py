@@ -77,7 +77,8 @@ class RunsVerbs(Verbs):
     def find(self, name: str) -> click.Command:
         """Make one verb."""
         module = _MODULES.get(name, name.replace("-", "_"))
-        found: click.Command = importlib.import_module(f"fairlease.cli.{module}").command
+        verbs = importlib.import_module(f"fairlease.cli.{module}")
+        found: click.Command = verbs.listing if name == "nodes" else verbs.command  # of nodes kubectl says the rest
         return on_cluster(found)
 
 

@@ -33,6 +33,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "eta": "Say when a run will start: early, most likely, late.",
         "logs": "Print what a run's processes wrote.",
         "notices": "List what was told: coming cuts, starts, money that runs low.",
+        "shrink": "Have an elastic run give GPUs back.",
+        "resize": "Set the width that an elastic run would like to have.",
+        "drill": "Rehearse a swap, and tell how long it takes.",
         "cancel": "End runs.",
     },
     "Time and contention": {

@@ -45,6 +45,7 @@ def _draw(session: Session, run: Answer) -> None:
         "Reservation": status.get("pendingReservation"),
         "Earliest start": _ahead(status.get("earliestStart")),
         "Forecast": _forecast(run.get("forecast")),
+        "Spares": _spares(status.get("spares")),
         "Leases": len(status.get("leases", ())),
         "Command": shlex.join(spec.get("command") or ()),
     }
@@ -53,6 +54,7 @@ def _draw(session: Session, run: Answer) -> None:
         if value not in (None, "", NOTHING):
             click.echo(f"{name + ':':<{width}}{value}")
     _draw_funding(session, status.get("funding", {}))
+    _draw_spares(session, status.get("spares", {}).get("groups", ()))
     if session.wide:
         click.echo(f"\nSpec:\n{as_yaml(spec)}", nl=False)
 
@@ -78,6 +80,21 @@ def _forecast(told: Answer | None) -> str | None:
 
 def _ahead(instant: str | None) -> str | None:
     return None if instant is None else f"{instant} ({until(instant)})"
+
+
+def _spares(spares: Answer | None) -> str | None:
+    """How many GPUs could take over at once; the groups tell where."""
+    if not spares or "ready" not in spares:
+        return None
+    wanted = sum(group["wanted"] for group in spares["groups"])
+    return f"{spares['ready']} of {wanted} GPUs ready" if spares["groups"] else None
+
+
+def _draw_spares(session: Session, groups: list[Answer]) -> None:
+    if groups:
+        click.echo()
+        rows = [(each["group"], each["wanted"], each["held"], each["ready"]) for each in groups]
+        show_table(("GROUP", "SPARES WANTED", "HELD", "READY"), rows, colour=session.colour)
 
 
 def _when(instant: str | None) -> str | None:

@@ -68,20 +68,22 @@ class Cancel(Command, frozen=True):
 
 
 class WorkEnded(Command, frozen=True):
-    """The work of one attempt is over, with an exit code."""
+    """The work of one attempt is over, with an exit code. `retry_after`: ms before the next attempt, where there is one."""
 
     run: Key
     attempt: int
     exit_code: int
+    retry_after: int = 0
 
 
 class PodFailed(Command, frozen=True):
-    """One pod of an attempt failed by itself (not with its node)."""
+    """One pod of an attempt failed by itself (not with its node). `retry_after`: ms before the next attempt."""
 
     run: Key
     attempt: int
     rank: int
     exit_code: int = 1
+    retry_after: int = 0
 
 
 class Resize(Command, frozen=True):
@@ -104,6 +106,13 @@ class SetFunding(Command, frozen=True):
 
     run: Key
     funding: Funding
+
+
+class Drill(Command, frozen=True):
+    """Rehearse a swap: treat a rank as lost (None: the lowest that has a spare) and let a spare of its group take over."""
+
+    run: Key
+    rank: int | None = None
 
 
 class TimePassed(Command, frozen=True):
@@ -130,6 +139,7 @@ AnyCommand = (
     | Resize
     | Resolve
     | SetFunding
+    | Drill
     | TimePassed
     | Forecast
 )

@@ -18,8 +18,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import forecast, grow, lifecycle, opportune, reserve, standing, swap
-from fairlease.engine.command import AnyCommand, FailNode, Forecast, RemoveNode, SetNode, TimePassed
+from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, standing, swap
+from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.outlook import Horizon
 from fairlease.engine.pack import could_fit, need_of
@@ -135,6 +135,8 @@ class Engine:
             self.settle()
             forecast.record(self, command.runs)
             return None
+        if isinstance(command, Drill):
+            return drill.rehearse(self, command)
         return lifecycle.HANDLERS[type(command)](self, command)
 
     # --- 2 timers ------------------------------------------------------------------------------------------------------
@@ -152,6 +154,8 @@ class Engine:
                 self._turn(due, *subject)
             elif due is Due.RESERVATION:
                 self._activate(state.runs[Key(subject[0])])
+            elif due is Due.RETRY:
+                self.emit(ev.BackoffEnded(run=Key(subject[0])))
             elif due is Due.GROW:
                 self.notice.ripe.add(Key(subject[0]))
         swap.recover(self)

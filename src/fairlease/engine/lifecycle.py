@@ -14,6 +14,7 @@ from fairlease.engine.elastic import group_widths, nearest_widths, release, shed
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
+from fairlease.model.amount import format_instant
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
@@ -131,7 +132,7 @@ def _work_ended(engine: Engine, command: cmd.WorkEnded) -> Refusal | None:
         engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Completed))
         end_run(engine, run, Reason.Completed)
     else:
-        _fail_attempt(engine, run, f"the work ended with exit code {command.exit_code}")
+        _fail_attempt(engine, run, f"the work ended with exit code {command.exit_code}", command.retry_after)
     return None
 
 
@@ -139,7 +140,8 @@ def _pod_failed(engine: Engine, command: cmd.PodFailed) -> Refusal | None:
     run = _running(engine, command.run, command.attempt)
     if run is None:
         return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
-    _fail_attempt(engine, run, f"rank {command.rank} failed with exit code {command.exit_code}")
+    message = f"rank {command.rank} failed with exit code {command.exit_code}"
+    _fail_attempt(engine, run, message, command.retry_after)
     return None
 
 
@@ -242,10 +244,15 @@ def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key
         end_run(engine, run, reason, message)
 
 
-def _fail_attempt(engine: Engine, run: RunState, message: str) -> None:
+def _fail_attempt(engine: Engine, run: RunState, message: str, pause: int) -> None:
+    """Its own work failed: another attempt is asked for while retries are left, after a pause where the theatre wants one."""
     engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
     if run.failures < run.spec.runtime.retries:
-        engine.emit(ev.RunRequeued(run=run.key, reason=Reason.Fail, message=message))
+        not_before = engine.now + pause if pause else None
+        engine.emit(ev.RunRequeued(run=run.key, reason=Reason.Fail, message=message, not_before=not_before))
+        if not_before is not None:
+            told = f"{message}; attempt {run.attempt} is asked for at {format_instant(not_before)}"
+            engine.emit(ev.RunDeferred(runs=(run.key,), reason=Reason.BackOff, message=told))
     else:
         end_run(engine, run, Reason.Fail, message)
 

@@ -87,7 +87,9 @@ class Storyteller:
             Reason.MissingLabel: f"skipped: label {missing_label(node, self._labels)} is missing",
             Reason.LostGPUs: f"skipped: {usable_gpus(node)} of {peak} GPUs are left",
             Reason.NotReady: "not ready; nothing new is placed on it",
-            Reason.Cordoned: "cordoned; what runs on it goes on",
+            Reason.Cordoned: "cordoned; what runs on it goes on"
+            if node.cordoned
+            else "held while what is past is decided; what runs on it goes on",
         }
         if barred is None:
             self._say(about, "Ready", f"{node.gpus} GPUs")
@@ -154,9 +156,13 @@ class Storyteller:
         guests = sum(len(cell.slots) for cell in event.cells if cell.role is Role.BORROWED)
         borrowed = f", {guests} of them on others' spares" if guests else ""
         if event.reason is Reason.Swap:
-            ranks = ", ".join(str(cell.rank) for cell in event.cells[:NODES_NAMED])
-            more = f" and {len(event.cells) - NODES_NAMED} more" if len(event.cells) > NODES_NAMED else ""
-            told = f"attempt {event.attempt}: rank{'s' * (len(event.cells) > 1)} {ranks}{more} taken over on {where}"
+            moved = [cell for cell in event.cells if cell.role is not Role.SPARE]
+            ranks = ", ".join(str(cell.rank) for cell in moved[:NODES_NAMED])
+            more = f" and {len(moved) - NODES_NAMED} more" if len(moved) > NODES_NAMED else ""
+            where = ", ".join(list(dict.fromkeys(cell.node for cell in moved))[:NODES_NAMED])
+            told = f"attempt {event.attempt}: rank{'s' * (len(moved) > 1)} {ranks}{more} taken over on {where}"
+            kept = [cell.node for cell in event.cells if cell.role is Role.SPARE]
+            told += f", in exchange for {', '.join(kept)}" if kept else ""
         else:
             wider = " more" if event.reason is Reason.Grow else ""
             told = f"attempt {event.attempt}: {gpus} GPUs{wider} on {where}{borrowed}"
@@ -188,6 +194,10 @@ class Storyteller:
     @_tell.register
     def _(self, event: ev.RunRequeued) -> None:
         self._say(_run(event.run), event.reason, f"{event.message}; asks again", warning=True)
+
+    @_tell.register
+    def _(self, event: ev.BackoffEnded) -> None:
+        self._say(_run(event.run), "BackoffEnded", "the pause after its failure is over")
 
     @_tell.register
     def _(self, event: ev.RunEnded) -> None:

@@ -66,7 +66,7 @@ def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
     if not missing:
         return Fate([], frozenset())
     for lease in run.leases.values():
-        if lease.role is Role.SPARE and lease.group in missing and _can_take_over(state, lease):
+        if lease.role is Role.SPARE and lease.group in missing and can_take_over(state, lease):
             spares.setdefault(lease.group, []).append(lease)
     gone = frozenset(group for group, leases in missing.items() if len(spares.get(group, ())) < len(leases))
     if gone:
@@ -75,20 +75,20 @@ def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
         if more is None:
             return None
         gone |= more
-    swaps = [pair for group in sorted(missing.keys() - gone) for pair in _match(state, missing[group], spares[group])]
+    swaps = [pair for group in sorted(missing.keys() - gone) for pair in match(state, missing[group], spares[group])]
     return Fate(swaps, gone)
 
 
-def _can_take_over(state: State, spare: Lease) -> bool:
+def can_take_over(state: State, spare: Lease) -> bool:
     """A spare is of use where its node works; a cordon is no failure, and keeps away only what is new there."""
     return state.capacity.nodes[spare.node].barred in (None, Reason.Cordoned)
 
 
-def _match(state: State, lost: list[Lease], spares: list[Lease]) -> list[tuple[Lease, Lease]]:
+def match(state: State, lost: list[Lease], spares: list[Lease]) -> list[tuple[Lease, Lease]]:
     """A spare for each lost rank: where the same payer may pay, on nodes that are not cordoned, and where nobody must go."""
     left, pairs = list(spares), []
     for lease in sorted(lost, key=lambda each: each.rank):
-        chosen = min(left, key=lambda spare: (not _may_pay(state, lease.payer, spare.node), *_cost(state, spare)))
+        chosen = min(left, key=lambda spare: (not may_pay(state, lease.payer, spare.node), *_cost(state, spare)))
         left.remove(chosen)
         pairs.append((lease, chosen))
     return pairs
@@ -111,7 +111,7 @@ def tenants(state: State, spare: Lease) -> list[Lease]:
     ]
 
 
-def _may_pay(state: State, payer: Payer, node: str) -> bool:
+def may_pay(state: State, payer: Payer, node: str) -> bool:
     """Whether a payer's money may be spent on a node; one whose envelope is gone pays on as before."""
     terms = state.account(payer.budget, payer.envelope).envelope
     return terms is None or matches(state.capacity.nodes[node].node.labels, terms.selector)
@@ -139,7 +139,7 @@ def _swap(engine: Engine, run: RunState, swaps: list[tuple[Lease, Lease]]) -> No
     payers: dict[Payer, int] = {}
     cells = []
     for number, (lease, spare) in enumerate(swaps, run.number):
-        payer = lease.payer if _may_pay(engine.state, lease.payer, spare.node) else spare.payer
+        payer = lease.payer if may_pay(engine.state, lease.payer, spare.node) else spare.payer
         place = payers.setdefault(payer, len(payers))
         cells.append(ev.Cell(number, lease.group, lease.rank, spare.node, spare.slots, place))
     named = tuple(payers)

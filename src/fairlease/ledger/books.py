@@ -81,8 +81,8 @@ Money = tuple[Account, int, str]
 """(account, fund, payer's owner): one of an event's payers."""
 
 
-NOTHING_LOST: tuple[int, dict[int, int]] = (-1, {})
-"""When a run last lost GPUs with a node, and how many of each group: never."""
+NOTHING_LOST: tuple[int, dict[tuple[int, Role], int]] = (-1, {})
+"""When a run last lost GPUs with a node or in a drill, and how many of each group and role: never."""
 
 
 class Run:

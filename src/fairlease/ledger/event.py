@@ -125,12 +125,22 @@ class LeasesClosed(Event, frozen=True, kw_only=True):
 
 
 class RunRequeued(Event, frozen=True, kw_only=True):
-    """An attempt is over and the next one was asked for. `by` is the claim it gave way to in a draw, which it never cuts."""
+    """An attempt is over and the next one was asked for. `by` is the claim it gave way to in a draw, which it never cuts.
+
+    Until `not_before`, where it is set, it does not stand in the queue.
+    """
 
     run: Key
     reason: Reason
     message: str
     by: Key | None = None
+    not_before: int | None = None
+
+
+class BackoffEnded(Event, frozen=True, kw_only=True):
+    """The pause after a failure is over: the run stands in the queue again."""
+
+    run: Key
 
 
 class Bill(Record, frozen=True, kw_only=True):
@@ -293,6 +303,7 @@ AnyEvent = (
     | LeasesOpened
     | LeasesClosed
     | RunRequeued
+    | BackoffEnded
     | RunEnded
     | CoverLost
     | CoverRegained

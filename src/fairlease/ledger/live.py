@@ -128,8 +128,8 @@ class RunState:
 
     __slots__ = (
         "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at",
-        "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "number", "order", "overdrawn", "phase",
-        "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
+        "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before", "number", "order", "overdrawn",
+        "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
         "submitted_at", "tally", "width",
     )  # fmt: skip
 
@@ -150,6 +150,7 @@ class RunState:
         self.started_at: int | None = None
         self.first_started_at: int | None = None
         self.deadline: int | None = None
+        self.not_before: int | None = None
         self.number = 0
         self.width = 0
         self.changed_at = 0
@@ -212,7 +213,7 @@ class RunState:
 
 
 _SCALARS = (
-    "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
+    "not_before", "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
     "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
     "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip
@@ -267,6 +268,7 @@ class Queue:
         self.others: dict[Signature, dict[bytes, Shape]] = {}
         self.lines: dict[str, dict[Footprint, SortedDict[int, Shape]]] = {}
         self.following: dict[Key, dict[Key, RunState]] = {}
+        self.resting: dict[Key, RunState] = {}
 
     def __bool__(self) -> bool:
         """Whether anybody waits."""

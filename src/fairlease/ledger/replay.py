@@ -249,14 +249,17 @@ class Replay:
         return None if swap else self._admit(event, run, payers)
 
     def _take_over(self, name: str, run: Run, cell: ev.Cell) -> None:
-        """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost."""
+        """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost.
+
+        A spare opens for a swap where a drill has one change places with a rank.
+        """
         at, lost = run.fallen
-        left = lost.get(cell.group, 0) - len(cell.slots) if at == self.at else -1
-        if left < 0 or cell.role is not ACTIVE:
+        left = lost.get((cell.group, cell.role), 0) - len(cell.slots) if at == self.at else -1
+        if left < 0:
             lease = _lease_name(name, run.attempt, cell.number)
             text = f"lease {lease} opened for a swap, but group {cell.group} lost no such pod with its node"
             self.found(NO_CAP_EXCEEDED, (name, lease), text)
-        lost[cell.group] = left
+        lost[cell.group, cell.role] = left
 
     def _again(self, name: str, run: Run, attempt: int) -> None:
         """Another attempt begins: it must be a later one, and the last one must be over."""
@@ -369,7 +372,7 @@ class Replay:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
-        if event.reason is LOST:
+        if event.reason is LOST or event.reason is SWAP:
             self._note_loss(event, run)
         if event.names:
             for name in event.names:
@@ -384,13 +387,14 @@ class Replay:
         return None
 
     def _note_loss(self, event: ev.LeasesClosed, run: Run) -> None:
-        """What each group loses with a node: that much may be swapped at this moment."""
+        """What each group loses with a node or in a drill, by role: that much may be swapped at this moment."""
         at, lost = run.fallen
         lost = dict(lost) if at == self.at else {}
         numbers = [int(name.rpartition("-")[2]) for name in event.names] or run.held()
         for lease in (run.leases.get(number) for number in numbers):
-            if lease is not None and lease[10] is ACTIVE:
-                lost[lease[4]] = lost.get(lease[4], 0) + lease[1]
+            if lease is not None and (event.reason is SWAP or lease[10] is ACTIVE):
+                unit = lease[4], lease[10]
+                lost[unit] = lost.get(unit, 0) + lease[1]
         run.fallen = self.at, lost
 
     def _close_named(self, run_name: str, run: Run, name: str) -> None:

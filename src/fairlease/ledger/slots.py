@@ -57,6 +57,6 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
         (missing_label(node, keys) is not None, Reason.MissingLabel),
         (usable_gpus(node) < peak, Reason.LostGPUs),
         (not node.ready, Reason.NotReady),
-        (node.cordoned, Reason.Cordoned),
+        (node.cordoned or node.held, Reason.Cordoned),
     )
     return next((reason for holds, reason in bars if holds), None)

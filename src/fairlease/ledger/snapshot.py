@@ -91,6 +91,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     started_at: int | None
     first_started_at: int | None
     deadline: int | None
+    not_before: int | None = None
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
@@ -193,6 +194,7 @@ def derived(state: State) -> dict[str, object]:
             if pool.domains
         ],
         "queue": sorted((key, tuple(shape.orders), shape.reason.value) for key, shape in state.queue.shapes.items()),
+        "resting": sorted(state.queue.resting),
         "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
         "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
         "timers": sorted(state.timers.times.items()),
@@ -266,8 +268,8 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "number", "reservations", "displaced_by", "expected", "changed_at",
-    "steady", "stalled", "foreseen", "foreseen_first",
+    "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by", "expected",
+    "changed_at", "steady", "stalled", "foreseen", "foreseen_first",
 )  # fmt: skip
 
 

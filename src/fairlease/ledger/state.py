@@ -44,6 +44,7 @@ class State(World):
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
             ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
+            ev.BackoffEnded: self._backoff_ended,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -195,6 +196,14 @@ class State(World):
         self._regrow(run)
         if run.key in self.opportunistic:
             self.undo.pop(self.opportunistic, run.key)
+        run.not_before = event.not_before
+        self._enqueue(run) if run.not_before is None else self._rest(run)
+
+    def _backoff_ended(self, event: ev.BackoffEnded) -> None:
+        run = self.runs[event.run]
+        self._rested(run)
+        self.undo.touch(run)
+        run.not_before = None
         self._enqueue(run)
 
     def _run_ended(self, event: ev.RunEnded) -> None:
@@ -204,6 +213,7 @@ class State(World):
         if event.reason in _OWN_ENDS:
             self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
+        self._rested(run)
         self.undo.pop(self.runs, event.run)
         self.undo.put(self.ended, event.run, event.phase.value)
         self._regrow(run)

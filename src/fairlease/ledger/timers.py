@@ -18,10 +18,11 @@ class Due(enum.IntEnum):
     LATEST_START = 6
     RESERVATION = 7
     GROW = 8
+    RETRY = 9
 
 
 TimerKey = tuple[Due, tuple[str, ...]]
-"""What falls due, and of what: a run (deadline, latest start, reservation), a node, an envelope, a cap, a unit of cover."""
+"""What falls due, and of what: a run (deadline, start, reservation, growth, retry), a node, an envelope, a cap, a unit of cover."""
 
 
 class Timers:

@@ -217,6 +217,17 @@ class World:
         if not before:
             self._enqueue(run)
 
+    def _rest(self, run: RunState) -> None:
+        """Wait for the end of a pause, outside the queue."""
+        self.undo.put(self.queue.resting, run.key, run)
+        self._timer(Due.RETRY, (run.key,), run.not_before)
+
+    def _rested(self, run: RunState) -> None:
+        """The pause is over, or nobody waits for its end any more."""
+        if run.key in self.queue.resting:
+            self.undo.pop(self.queue.resting, run.key)
+        self._timer(Due.RETRY, (run.key,), None)
+
     def _enqueue(self, run: RunState) -> None:
         self.queue.add(run, run.order)
         self.undo.later(self.queue.remove, run, run.order)
@@ -255,7 +266,7 @@ class World:
         if run.phase is Phase.PENDING:
             if run.attempt == 1:
                 self._timer(Due.LATEST_START, (run.key,), run.spec.runtime.latest_start)
-            self._ask(run)
+            self._ask(run) if run.not_before is None else self._rest(run)
             return
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         if run.spec.opportunistic:

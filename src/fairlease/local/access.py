@@ -1,7 +1,9 @@
 """Who may do what. The kernel says who calls (peer credentials); the configuration says whose money that is.
 
-    submit, cancel, sponsors           administrators, and users bound to the run's owner or to one above it
-    Budgets, stopping, resolving       administrators
+    submit, cancel, resize, drill,
+    sponsors                           administrators, and users bound to the run's owner or to one above it
+    Budgets, nodes, stopping,
+    resolving                          administrators
     command, environment, logs         the run's submitter, users bound to its owner, administrators
     everything else                    everybody on this machine
 

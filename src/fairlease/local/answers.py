@@ -16,9 +16,10 @@ from fairlease.engine.reservations import forecast_view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
+from fairlease.local.changes import Changes
 from fairlease.local.children import audit_report, export_answer, read_part
 from fairlease.local.contention import Contention
-from fairlease.local.environment import pod_id
+from fairlease.local.environment import log_id
 from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.loans import Loans
 from fairlease.local.notifier import notice_view
@@ -90,6 +91,7 @@ class Answers:
             "stop": (rq.Stop, self.stop),
             **Loans(daemon, lambda run: self._found(run).spec, self._edits).verbs,
         }
+        self._verbs |= Changes(daemon, self._found).verbs
 
     async def answer(self, caller: Caller, request: Request) -> Result:
         """The result of a request; raises `Refused`."""
@@ -347,7 +349,8 @@ class Answers:
         leases = [
             row.lease for row in self._scheduler.store.leases(LeaseQuery(run=run)) if row.lease.role is not Role.SPARE
         ]
-        return [(lease.attempt, lease.rank, str(self._daemon.pods.log_of(pod_id(lease)))) for lease in leases]
+        ranks = {(lease.attempt, lease.rank): str(self._daemon.pods.log_of(log_id(lease))) for lease in leases}
+        return [(attempt, rank, path) for (attempt, rank), path in ranks.items()]
 
     def _over(self, run: Key) -> bool:
         return run in self._scheduler.state.ended and not self._daemon.processes.busy_with(run)

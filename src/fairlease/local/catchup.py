@@ -4,7 +4,7 @@ Work ends without the daemon and its supervisors write down when; deadlines and 
 ends when its work ended, not when somebody came to look, and work that ended in time did not overrun.
 
 Only starts cannot be made up for: nobody was there to launch anything. So where a late decision would start a run, the nodes are
-cordoned as of then, and opened again at the present time, when the run can really begin.
+held as of then, and let go at the present time, when the run can really begin. An administrator's cordon is something else.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def catch_up(
 
 
 def reopened(state: State) -> list[cmd.AnyCommand]:
-    """Open what catching up has cordoned, also before a crash: on a machine nobody else cordons nodes."""
+    """Let go of the nodes that catching up has held, also before a crash."""
     nodes = (known.node for known in state.capacity.nodes.values())
-    return [cmd.SetNode(node=msgspec.structs.replace(node, cordoned=False)) for node in nodes if node.cordoned]
+    return [cmd.SetNode(node=msgspec.structs.replace(node, held=False)) for node in nodes if node.held]
 
 
 def _timer_after(scheduler: Scheduler, played: int, now: int) -> int | None:
@@ -75,7 +75,7 @@ def _timer_after(scheduler: Scheduler, played: int, now: int) -> int | None:
 
 
 def _held(scheduler: Scheduler, at: int, now: int, commands: list[cmd.AnyCommand]) -> list[cmd.AnyCommand]:
-    """The nodes to cordon, where a decision that late would start something."""
+    """The nodes to hold, where a decision that late would start something."""
     if now - at <= LATE_MS:
         return []
     with scheduler.what_if(at, *commands) as decision:
@@ -83,4 +83,4 @@ def _held(scheduler: Scheduler, at: int, now: int, commands: list[cmd.AnyCommand
     if not starts:
         return []
     usable = (known.node for known in scheduler.state.capacity.nodes.values() if known.barred is None)
-    return [cmd.SetNode(node=msgspec.structs.replace(node, cordoned=True)) for node in usable]
+    return [cmd.SetNode(node=msgspec.structs.replace(node, held=True)) for node in usable]

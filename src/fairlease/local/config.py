@@ -32,6 +32,7 @@ METRICS_PORT = 9464
 PORT_MAX = 65_535
 GPUS_MAX = 1_024
 GRACE_MAX = 3_600 * SECOND
+BACKOFF_MAX = 300 * SECOND
 PLACE = "local"
 """Region and cluster of a machine that was told nothing else, and the name of its only node."""
 
@@ -76,6 +77,8 @@ class Machine(Record, frozen=True, kw_only=True):
     users: dict[str, tuple[str, ...]] = {}
     admins: tuple[str, ...] = ()
     grace: Duration = 10 * SECOND
+    opportunistic_grace: Duration = 2 * SECOND
+    retry_backoff: Duration = 10 * SECOND
     metrics_port: int | None = None
     home: str | None = None
     notify: Notify = Notify()
@@ -172,6 +175,10 @@ def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
+def _backoff(value: int) -> str | None:
+    return None if value <= BACKOFF_MAX else "expected at most 5m: that is the longest pause after any failure"
+
+
 def _users_have_names_and_owners(machine: Machine) -> Iterator[Wrong]:
     for _, name in readable(machine.users):
         if not _USER.fullmatch(name):
@@ -248,6 +255,8 @@ _MACHINE = Reader(
             "metrics_port": _port,
             "home": rules.not_empty,
             "grace": _grace,
+            "opportunistic_grace": _grace,
+            "retry_backoff": _backoff,
         },
         Notify: {"webhook": _web_address, "signal": _a_signal},
         BeaconSource: {"file": _a_path},

@@ -33,6 +33,7 @@ from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.environment import pod_id
+from fairlease.local.leaving import Patience
 from fairlease.local.machine import node_commands
 from fairlease.local.notifier import Notifier
 from fairlease.local.pods import Pods
@@ -145,7 +146,9 @@ class Daemon:
         self._heard: float | None = None
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
-        self.processes = Processes(pods, ears, self._wake.set, settings.machine.grace, log)
+        machine = settings.machine
+        patience = Patience(machine.grace, machine.opportunistic_grace, machine.retry_backoff)
+        self.processes = Processes(pods, ears, self._wake.set, patience, log)
         self.pods = pods
         self.processes.devices = hardware.devices
         self.metrics.remember(self.scheduler)

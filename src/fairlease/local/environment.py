@@ -50,7 +50,25 @@ def pod_id(lease: Lease) -> str:
     `+` cannot stand in a quoted part, so that two keys never meet in one name; one too long for a directory is told
     apart from its likes by its digest.
     """
-    parts = (*split(lease.run), lease.attempt, lease.rank, lease.serial)
+    return _file_name(*split(lease.run), lease.attempt, lease.rank, lease.serial)
+
+
+def log_id(lease: Lease) -> str:
+    """The name of a rank's log: it goes on where the rank does, whichever pod the rank is."""
+    return _file_name(*split(lease.run), lease.attempt, lease.rank)
+
+
+def attempt_id(lease: Lease) -> str:
+    """The name of an attempt."""
+    return _file_name(*split(lease.run), lease.attempt)
+
+
+def host_of(lease: Lease) -> str:
+    """What a rank is called among its gang, wherever it lies: a pod's hostname elsewhere, a name of its own on one machine."""
+    return f"{split(lease.run)[1]}-{lease.attempt}-{lease.rank}"
+
+
+def _file_name(*parts: object) -> str:
     name = "+".join(quote(str(part), safe="") for part in parts)
     return name if len(name) <= ID_CHARS_MAX else f"{name[:120]}+{hashlib.sha256(name.encode()).hexdigest()}"
 
@@ -73,11 +91,13 @@ def rendezvous(
     port: int,
     base: Mapping[str, str],
     env: Mapping[str, str],
+    members: str,
     devices: Mapping[str, Mapping[int, str]] | None = None,
 ) -> dict[str, dict[str, str]]:
     """The environment of every pod of one attempt, by pod id, from all of its open leases (spares wait, and get none).
 
-    `devices` has the GPU uuids of a node by slot, where they are known.
+    `devices` has the GPU uuids of a node by slot, where they are known; `members` is the file that tells who is in the
+    gang as it changes. Ranks are the ledger's: a swap keeps them, and two leases with one rank would be two copies of it.
     """
     own = {name: value for name, value in env.items() if not is_ours(name)}
     meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
@@ -88,7 +108,8 @@ def rendezvous(
         if place is not None:
             gpus = visible(lease.slots, (devices or {}).get(lease.node, {}))
             pod = pod_id(lease)
-            found[pod] = {**base, **own, **meeting, **place, **gpus, **identity(lease, pod)}
+            who = identity(lease, pod) | {"FAIRLEASE_HOST": host_of(lease), "FAIRLEASE_MEMBERS": members}
+            found[pod] = {**base, **own, **meeting, **place, **gpus, **who}
     return found
 
 

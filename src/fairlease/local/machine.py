@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from fairlease.engine import command as cmd
 from fairlease.local.config import PLACE, NodeEntry, Settings, declared_nodes, node_of
 from fairlease.local.gpus import Device, Discovery
@@ -57,7 +59,10 @@ def _dealt(nodes: tuple[Node, ...], devices: tuple[Device, ...]) -> dict[str, di
 
 
 def node_commands(state: State, policy: Config, hardware: Hardware) -> list[cmd.AnyCommand]:
-    """What a starting daemon tells the engine: the policy, the nodes that are there, those that are not any more."""
+    """What a starting daemon tells the engine: the policy, the nodes that are there, those that are not any more.
+
+    What administrators said of a node (cordoned, failed) holds until they say otherwise.
+    """
     commands: list[cmd.AnyCommand] = [cmd.Configure(config=policy)]
     if not hardware.nodes:
         return commands
@@ -67,5 +72,6 @@ def node_commands(state: State, policy: Config, hardware: Hardware) -> list[cmd.
         known = state.capacity.nodes.get(node.name)
         if known is not None and known.peak > node.gpus and not known.leases:
             commands.append(cmd.RemoveNode(node=node.name))  # declared smaller: not a loss, and nobody is hurt
-        commands.append(cmd.SetNode(node=node))
+        said = {} if known is None else {"cordoned": known.node.cordoned, "fenced": known.node.fenced}
+        commands.append(cmd.SetNode(node=replace(node, **said)))
     return commands

@@ -45,7 +45,10 @@ _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length,
 
 
 class PodSpec(Record, frozen=True, kw_only=True):
-    """One rank's process: what to run, as whom. `id` comes from `environment.pod_id`, `log` from `Pods.log_of`."""
+    """One rank's process: what to run, as whom. `id` comes from `environment.pod_id`, `log` from `Pods.log_of`.
+
+    Pods of one rank share its log, one after the other: the next is launched only when the last is gone.
+    """
 
     id: str
     command: tuple[str, ...]
@@ -145,9 +148,9 @@ class Pods:
         """Every pod that was prepared and not forgotten."""
         return sorted(path.name for path in self._pods.iterdir())
 
-    def log_of(self, pod_id: str) -> Path:
-        """Where a pod's output goes; it outlives the pod."""
-        return self._logs / f"{pod_id}.log"
+    def log_of(self, log_id: str) -> Path:
+        """Where a rank's output goes; it outlives its pods."""
+        return self._logs / f"{log_id}.log"
 
     def spec_of(self, pod_id: str) -> PodSpec | None:
         """What was prepared. Ask it for MASTER_PORT when an attempt's pods are prepared in two goes."""
@@ -364,7 +367,7 @@ class Pods:
         marks = {f"{name}={value}".encode() for name, value in self._marks(pod_id).items()}
         work, spec = self._read(pod_id, shim.ALIVE, Running), self.spec_of(pod_id)
         uid = os.geteuid() if spec is None or spec.user is None else spec.user.uid
-        log, found = self.log_of(pod_id), []
+        log, found = None if spec is None else Path(spec.log), []
         for process in shim.processes():
             if process.ended or process.pid == os.getpid():
                 continue
@@ -429,7 +432,7 @@ def _of_session(process: shim.Process, work: Running) -> bool:
     return leader is None or leader.start == work.start_time
 
 
-def _writes_to(log: Path, process: Path) -> bool:
+def _writes_to(log: Path | None, process: Path) -> bool:
     """Whether a process still has the pod's log as its output."""
     with contextlib.suppress(OSError):
         return (process / "fd" / "1").readlink() == log

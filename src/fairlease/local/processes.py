@@ -5,13 +5,15 @@ after any crash alike: a daemon that comes back knows from its pods' directories
 should be. What it sees of their ends it reports; whether that is true of a run is for the engine to decide.
 
 The ledger is quicker than the kernel: a lease may be closed, and its GPUs given to the next run, while the old process still
-writes its checkpoint. So a gang is launched only when every pod that held one of its slots is really gone.
+writes its checkpoint. So a gang is launched only when every pod that held one of its slots is really gone, and so is every pod of
+an earlier attempt, and the pod that was the same rank before: nobody meets a copy of itself.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from structlog.typing import FilteringBoundLogger
 
 from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
-from fairlease.local.environment import User, base_environment, pick_port, pod_id, rendezvous, user_of
+from fairlease.local.environment import User, base_environment, log_id, pick_port, pod_id, rendezvous, user_of
+from fairlease.local.leaving import Leaving, Patience, Place, place_of
+from fairlease.local.members import Members
 from fairlease.local.pods import (
     Exited,
     How,
@@ -36,6 +40,8 @@ from fairlease.local.pods import (
 )
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, short
+from fairlease.reason import Reason
+from fairlease.theatre.rendezvous import SIGNAL
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
@@ -60,14 +66,14 @@ class Report(NamedTuple):
 class _Pod:
     """What we remember of a pod, none of it needed: forgetting it only costs a look."""
 
-    __slots__ = ("due_ms", "ending", "fd", "launches", "retry_ms", "seen", "spec")
+    __slots__ = ("due_ms", "ending", "fd", "hurried", "launches", "retry_ms", "seen", "spec")
 
     def __init__(self, spec: PodSpec | None) -> None:
         self.spec = spec
         self.seen: Observation | None = None
         self.fd: int | None = None
         self.due_ms: int | None = 0
-        self.ending = False
+        self.ending = self.hurried = False
         self.launches = 0
         self.retry_ms: int | None = None
 
@@ -83,13 +89,14 @@ class Processes:
     """All pods of this machine, and the comparison of them with the ledger."""
 
     def __init__(
-        self, pods: Pods, ears: Ears, wake: Callable[[], None], grace_ms: int, log: FilteringBoundLogger
+        self, pods: Pods, ears: Ears, wake: Callable[[], None], patience: Patience, log: FilteringBoundLogger
     ) -> None:
         self._pods = pods
+        self._members = Members(pods.root)
         self._log = log
         self._ears = ears
         self._wake = wake
-        self._grace_ms = grace_ms
+        self._patience = patience
         self._known = {name: _Pod(pods.spec_of(name)) for name in pods.known()}
         self._booted_ms = boot_ms()
         self.devices: Mapping[str, Mapping[int, str]] = {}
@@ -121,25 +128,27 @@ class Processes:
         """End what has no lease, start what has no process, and tell what ended by itself."""
         gangs = _gangs(state)
         wanted = {pod_id(lease) for gang in gangs for lease in gang}
+        moved = {
+            Place(short(lease.run), lease.attempt, lease.rank)
+            for gang in gangs
+            for lease in gang
+            if lease.reason is Reason.Swap
+        }
         for name in [name for name in self._known if name not in wanted]:
             with self._surviving(name):
-                self._end(name)
-        taken = {
-            (pod.spec.node, slot)
-            for name, pod in self._known.items()
-            if name not in wanted and pod.spec is not None
-            for slot in pod.spec.slots
-        }
+                self._end(name, at_once=self._is_lost(state, name, moved))
+        leaving = self._leaving(wanted)
         reports: list[Report] = []
         lost: set[str] = set()
         for gang in gangs:
             with self._surviving(*map(pod_id, gang)):
-                reports += self._tend(state.runs[gang[0].run], gang, taken, lost)
-        return reports + [
-            Report(command, "the machine was restarted")
-            for name in sorted(lost)
-            for command in (FailNode(node=name), SetNode(node=state.capacity.nodes[name].node))
-        ]
+                reports += self._tend(state.runs[gang[0].run], gang, leaving, lost)
+        specs = [pod.spec for pod in self._known.values() if pod.spec is not None]
+        self._members.keep({spec.env["FAIRLEASE_MEMBERS"] for spec in specs if "FAIRLEASE_MEMBERS" in spec.env})
+        # All of them before the first is back: they fail together.
+        gone: list[AnyCommand] = [FailNode(node=name) for name in sorted(lost)]
+        back: list[AnyCommand] = [SetNode(node=state.capacity.nodes[name].node) for name in sorted(lost)]
+        return reports + [Report(command, "the machine was restarted") for command in (*gone, *back)]
 
     def recorded_ends(self, state: State) -> list[Report]:
         """The ends that are on record with their times. Nothing is started or ended; all else is for `reconcile` to see."""
@@ -166,15 +175,31 @@ class Processes:
 
     # --- pods without a lease ------------------------------------------------------------------------------------------
 
-    def _end(self, name: str) -> None:
+    def _is_lost(self, state: State, name: str, moved: set[Place]) -> bool:
+        """Whether a pod gets no grace: its node failed, or its rank lives elsewhere and waits for it to be gone."""
+        spec = self._known[name].spec
+        if spec is None:
+            return False
+        node = state.capacity.nodes.get(spec.node)
+        return node is None or node.failed or place_of(spec) in moved
+
+    def _leaving(self, wanted: set[str]) -> Leaving:
+        specs = [pod.spec for name, pod in self._known.items() if name not in wanted and pod.spec is not None]
+        leaving = Leaving({(spec.node, slot) for spec in specs for slot in spec.slots}, {})
+        for place in map(place_of, specs):
+            leaving.places.setdefault(place.run, []).append(place)
+        return leaving
+
+    def _end(self, name: str, *, at_once: bool) -> None:
         """Ask it to end, again until it has; then nothing of it is left but its log."""
         pod = self._known[name]
-        if pod.ending and (pod.due_ms is None or pod.due_ms > monotonic_ms()):
+        hurried = at_once and not pod.hurried
+        if pod.ending and not hurried and (pod.due_ms is None or pod.due_ms > monotonic_ms()):
             return
         if not pod.ending:
             self._log.info("pod ends", pod=name)
-        pod.ending = True
-        again_ms = self._pods.terminate(name)
+        pod.ending, pod.hurried = True, at_once
+        again_ms = self._pods.terminate(name, 0 if at_once else None)
         if again_ms is None:
             self._pods.forget(name)
             self._deafen(pod)
@@ -186,12 +211,12 @@ class Processes:
 
     # --- pods with a lease ---------------------------------------------------------------------------------------------
 
-    def _tend(self, run: RunState, gang: list[Lease], taken: set[tuple[str, int]], lost: set[str]) -> list[Report]:
+    def _tend(self, run: RunState, gang: list[Lease], leaving: Leaving, lost: set[str]) -> list[Report]:
         try:
             if any(self._spec(lease) is None for lease in gang):
                 self._prepare(run, gang)
         except (ValueError, LookupError) as error:
-            command = PodFailed(run=run.key, attempt=run.attempt, rank=gang[0].rank, exit_code=NOT_EXECUTED)
+            command = self._failed(run, gang[0].rank, NOT_EXECUTED)
             return [Report(command, f"cannot be run here: {error}")]
         seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
         nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
@@ -199,12 +224,23 @@ class Processes:
             lost |= nodes
             return []
         reports = self._ends(run, gang, seen)
-        free = all((lease.node, slot) not in taken for lease in gang for slot in lease.slots)
-        if not reports and free:
-            for lease in gang:
-                if isinstance(seen[lease.rank], NotStarted):
+        if not reports:
+            self._tell_members(gang)
+            starting = [lease for lease in gang if isinstance(seen[lease.rank], NotStarted)]
+            if starting and leaving.frees(gang, starting):
+                for lease in starting:
                     self._launch(pod_id(lease))
         return reports
+
+    def _tell_members(self, gang: list[Lease]) -> None:
+        """Write down who is in, before anybody new starts, and signal those that were in before, where they asked for it."""
+        first = self._spec(gang[0])
+        assert first is not None, "a gang is prepared before it is looked at"
+        again = self._members.tell(gang, int(first.env["MASTER_PORT"]))
+        name = first.env.get(SIGNAL)
+        if again and name is not None:
+            for pod in sorted(again):
+                self._pods.signal(pod, signal.Signals[name])
 
     def _ends(self, run: RunState, gang: list[Lease], seen: dict[int, Observation]) -> list[Report]:
         """What the ends that were seen mean for the attempt: a rank failed, or all is done."""
@@ -215,12 +251,16 @@ class Processes:
         when, rank, code, message = failed[0]
         if code:
             at_ms = None if when == NEVER else int(when)
-            return [Report(PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code), message, at_ms)]
+            return [Report(self._failed(run, rank, code), message, at_ms)]
         exits = [each.at_ms for each in seen.values() if isinstance(each, Exited)]
         if len(exits) == len(seen):
             done = WorkEnded(run=run.key, attempt=run.attempt, exit_code=0)
             return [Report(done, "all ranks ended with code 0", max(exits))]
         return []
+
+    def _failed(self, run: RunState, rank: int, code: int) -> PodFailed:
+        pause_ms = self._patience.pause(run.failures)
+        return PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code, retry_after=pause_ms)
 
     def _failure(self, name: str, rank: int, seen: Observation) -> tuple[float, int, int, str]:
         """When, which rank, with what code and in what words; what did not fail comes last, with code 0."""
@@ -308,18 +348,19 @@ class Processes:
             others = [pod.spec for pod in self._known.values() if pod.spec is not None]
             port = pick_port(f"{run.key}#{run.attempt}", {int(spec.env["MASTER_PORT"]) for spec in others})
         base = base_environment(user, os.environ)
-        environments = rendezvous(gang, port=port, base=base, env=run.spec.env, devices=self.devices)
+        members = str(self._members.path_of(gang[0]))
+        environments = rendezvous(gang, port=port, base=base, env=run.spec.env, members=members, devices=self.devices)
         for lease in gang:
             name = pod_id(lease)
             spec = PodSpec(
                 id=name,
                 command=run.spec.command,
                 env=environments[name],
-                log=str(self._pods.log_of(name)),
+                log=str(self._pods.log_of(log_id(lease))),
                 node=lease.node,
                 slots=lease.slots,
                 workdir=run.spec.workdir or home_of(user),
-                grace_ms=self._grace_ms,
+                grace_ms=self._patience.of(lease),
                 user=user,
             )
             pod = self._known.setdefault(name, _Pod(None))

@@ -29,8 +29,8 @@ TIMEOUT_S = 15.0
 TIMEOUT_VARIABLE = "FAIRLEASE_TIMEOUT"
 """Seconds, for all verbs, in the caller's environment."""
 
-SLOW_S = {"audit": 3_600.0, "export": 3_600.0, "stop": 3_600.0}
-"""Verbs that may take longer: they go through the whole ledger, or wait for the end of all work."""
+SLOW_S = {"audit": 3_600.0, "drill": 120.0, "export": 3_600.0, "stop": 3_600.0}
+"""Verbs that may take longer: they go through the whole ledger, or wait for processes."""
 
 BYTES_PER_S = 100_000
 """A request of many objects may take longer by its size: some thousand runs are decided in a second or two."""

@@ -20,7 +20,7 @@ from fairlease.model.document import Findings, Trail
 from fairlease.model.objects import BudgetObject, RunObject, read_object
 from fairlease.model.record import Key, key
 from fairlease.reason import Reason
-from fairlease.theatre.rendezvous import is_ours
+from fairlease.theatre.rendezvous import SIGNAL, is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,8 @@ EXEC_BYTES_MAX = 1 << 20
 """Of a run's command and environment in all: half of what the kernel takes, as there is more to a pod's environment."""
 STRING_BYTES_MAX = 127 * 1024
 """Of one word or variable: a little less than the kernel takes (32 pages)."""
+SIGNALS = ("SIGHUP", "SIGUSR1", "SIGUSR2")
+"""What a run may ask to be signalled with when its gang changes: nothing that means something else."""
 POINTER = 9
 """What each of them costs besides: a pointer and a NUL."""
 
@@ -359,6 +361,8 @@ def _judge(run: RunObject, findings: Findings) -> None:
     for name in run.spec.env:
         if is_ours(name):
             findings.add(((spec, "env"), name), "set by Fairlease itself; use another name")
+        elif name == SIGNAL and run.spec.env[name] not in SIGNALS:
+            findings.refuse(((spec, "env"), name), run.spec.env[name], f"expected one of {', '.join(SIGNALS)}")
     if run.spec.workdir is not None and not run.spec.workdir.startswith("/"):
         findings.refuse((spec, "workdir"), run.spec.workdir, "expected an absolute path")
     _judge_size(run, findings)

@@ -18,13 +18,17 @@ class LabelKeys(Record, frozen=True, kw_only=True):
 
 
 class Node(Record, frozen=True, kw_only=True):
-    """What is known of one machine. `gpus` is its capacity, `healthy_gpus` what of it can be used, where that is less."""
+    """What is known of one machine. `gpus` is its capacity, `healthy_gpus` what of it can be used, where that is less.
+
+    `cordoned` is an administrator's wish; `held` keeps new work off for as long as its theatre decides what is past.
+    """
 
     name: str
     labels: dict[str, str]
     gpus: int
     healthy_gpus: int | None = None
     cordoned: bool = False
+    held: bool = False
     ready: bool = True
     pods_dead: bool = False
     fenced: bool = False

@@ -63,6 +63,7 @@ class Auditor:
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
             ev.Forecasted: self._forecasted,
             ev.FundingSet: self._funded,
+            ev.BackoffEnded: self._rested,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -189,6 +190,12 @@ class Auditor:
             self._check(run.phase is Phase.PENDING, "pending", f"{key} is {run.phase.value} and was deferred")
             run.reason = event.reason
 
+    def _rested(self, event: ev.BackoffEnded) -> None:
+        run = self._live(event.run)
+        due = run.rests_until is not None and run.rests_until <= self.at
+        self._check(due, "backoff", f"{run.key} was to rest until {run.rests_until}")
+        run.rests_until = None
+
     def _requeued(self, event: ev.RunRequeued) -> None:
         run = self._live(event.run)
         self.moment.shrunk.pop(run.key, None)  # the groups of another attempt are other groups
@@ -197,6 +204,7 @@ class Auditor:
         allowed = run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues
         self._check(allowed, "requeue", f"{run.key} was requeued for {event.reason.value} though it may not be")
         run.phase, run.started, run.reason = Phase.PENDING, None, event.reason
+        run.rests_until = event.not_before
         run.attempt += 1
         self._asked += 1
         run.order = self._asked
@@ -283,6 +291,7 @@ class Auditor:
             self._check(holds=False, claim="lien", message=message)
 
     def _start(self, run: Asked) -> None:
+        self._check(run.rests_until is None, "backoff", f"{run.key} starts while it rests")
         self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
         self._check(
             all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows"

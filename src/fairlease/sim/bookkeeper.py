@@ -74,6 +74,7 @@ class Asked:
     width: int = 0
     changed: int = 0
     stalled: Reason | None = None
+    rests_until: int | None = None
 
     @property
     def deadline(self) -> int | None:

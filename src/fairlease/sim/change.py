@@ -28,6 +28,7 @@ class Moment:
     def __init__(self) -> None:
         self.lost: dict[Key, list[Held]] = {}
         self.vacated: dict[Key, list[Held]] = {}
+        self.drilled: dict[Key, list[Held]] = {}
         self.shrunk: dict[Key, set[int]] = {}
         self.resized: set[Key] = set()
         self.told: dict[Key, Reason] = {}
@@ -38,15 +39,21 @@ class Moment:
         if reason is Reason.NodeFailure:
             self.lost.setdefault(run.key, []).extend(each for each in going if each.role is not Role.SPARE)
         elif reason is Reason.Swap:
-            self.vacated.setdefault(run.key, []).extend(going)
+            ranks = [each for each in going if each.role is not Role.SPARE]
+            self.vacated.setdefault(run.key, []).extend(each for each in going if each.role is Role.SPARE)
+            self.lost.setdefault(run.key, []).extend(ranks)
+            self.drilled.setdefault(run.key, []).extend(ranks)
         elif reason is Reason.Shrink:
             self.shrunk.setdefault(run.key, set()).update(each.group for each in going)
 
 
 def closing_faults(seen: Auditor, run: Asked, reason: Reason, going: list[Held]) -> Iterator[Fault]:
     """Who may close for what."""
-    if reason is Reason.Swap and any(each.role is not Role.SPARE for each in going):
-        yield "swap", f"{run.key} closed leases for a swap that are no spares"
+    if reason is Reason.Swap:
+        ranks = sorted(each.group for each in going if each.role is not Role.SPARE)
+        spares = sorted(each.group for each in going if each.role is Role.SPARE)
+        if ranks and ranks != spares:
+            yield "swap", f"{run.key} closed ranks for a swap, and not a spare of their group for each"
     if reason is Reason.Shrink:
         caused = run.key in seen.moment.lost or run.key in seen.moment.resized or seen.moment.resolved
         if run.spec.malleable is None or not caused:
@@ -61,9 +68,21 @@ def closing_faults(seen: Auditor, run: Asked, reason: Reason, going: list[Held])
 
 
 def swap_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fault]:
-    """Each lease takes over for one that was lost, on the slots of a spare of its group, with its rank and payer."""
+    """Each lease takes over for one that was lost, on the slots of a spare of its group, with its rank and payer.
+
+    In a drill the spare takes the place of the rank; then the two may have changed payers, as they have changed places.
+    """
     lost, vacated = seen.moment.lost.get(run.key, []), seen.moment.vacated.get(run.key, [])
+    drilled = list(seen.moment.drilled.get(run.key, []))
+    closed = [*drilled, *vacated]
+    if drilled and any(lease.payer not in [each.payer for each in closed] for lease in opened):
+        yield "swap", f"{run.key} was drilled with other money"
     for lease in opened:
+        if lease.role is Role.SPARE:
+            left = (lease.node, lease.slots, lease.group)
+            if left not in [(each.node, each.slots, each.group) for each in drilled]:
+                yield "swap", f"{lease.name} is a spare where no rank of its group was"
+            continue
         before = next((each for each in lost if (each.rank, each.group) == (lease.rank, lease.group)), None)
         spare = next((each for each in vacated if (each.node, each.slots) == (lease.node, lease.slots)), None)
         if before is None or spare is None or spare.group != lease.group:
@@ -74,7 +93,7 @@ def swap_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fault
         terms = seen.books.terms(before.payer.budget, before.payer.envelope)
         node = seen.nodes[lease.node]
         right = before.payer if terms is None or matches(node.labels, terms.selector) else spare.payer
-        if lease.payer != right:
+        if lease.payer != right and before not in drilled:
             yield "swap", f"{lease.name} is paid by {lease.payer.envelope}, not by {right.envelope}"
         if lease.node in seen.failed or not node.ready or node.fenced:
             yield "swap", f"{lease.name} takes over on {lease.node}, which is not healthy"

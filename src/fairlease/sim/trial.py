@@ -250,7 +250,7 @@ class Film:
             self._check_idle("tried again", decision.events)
         state.settled()
         waiting = [run for run in self.auditor.runs.values() if run.phase is Phase.PENDING]
-        for run in [run for run in waiting if run.reason is not Reason.Following][-1:]:
+        for run in [run for run in waiting if run.reason not in (Reason.Following, Reason.BackOff)][-1:]:
             latest = run.spec.runtime.latest_start
             if latest is None or latest > self.now:
                 with self.scheduler.what_if(self.now, cmd.Submit(Key(run.key + _AGAIN), run.spec)) as decision:

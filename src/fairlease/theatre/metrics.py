@@ -320,11 +320,13 @@ class Promised:
 
 
 def pending_by_cause(state: State) -> dict[Reason, int]:
-    """How many runs wait for what: those in the queue by shape, those that follow others one by one."""
+    """How many runs wait for what: those in the queue by shape, those that follow others, and those that rest, one by one."""
     counts: dict[Reason, int] = {}
     for shape in state.queue.shapes.values():
         counts[shape.reason] = counts.get(shape.reason, 0) + len(shape.runs)
     following: set[Key] = {run for followers in state.queue.following.values() for run in followers}
     if following:
         counts[Reason.Following] = len(following)
+    if state.queue.resting:
+        counts[Reason.BackOff] = len(state.queue.resting)
     return counts

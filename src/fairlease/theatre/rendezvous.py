@@ -29,9 +29,13 @@ OURS = frozenset(
 """What a run's own `env` cannot change: it would reach for other GPUs than its lease's, or miss its gang."""
 
 
+SIGNAL = "FAIRLEASE_SIGNAL"
+"""The one name of ours that a run sets itself: the signal by which it wants to hear that its members changed."""
+
+
 def is_ours(name: str) -> bool:
     """Whether a variable is set by Fairlease alone; a run that sets it is told so when it is submitted."""
-    return name in OURS or name.startswith(PREFIX)
+    return name in OURS or (name.startswith(PREFIX) and name != SIGNAL)
 
 
 def places(leases: Sequence[Lease]) -> dict[str, dict[str, str]]:
