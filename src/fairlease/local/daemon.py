@@ -25,7 +25,6 @@ from fairlease import __version__
 from fairlease.engine import command as cmd
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
-from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
@@ -33,6 +32,7 @@ from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.environment import pod_id
+from fairlease.local.job import Build, Job, TimedStore
 from fairlease.local.leaving import Patience
 from fairlease.local.machine import node_commands
 from fairlease.local.notifier import Notifier
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from fairlease.engine.refusal import Refusal
-    from fairlease.ledger.event import AnyEvent
     from fairlease.local.config import Settings
     from fairlease.local.machine import Hardware
     from fairlease.local.processes import Report
@@ -76,41 +75,7 @@ FORECAST_S = 2.0
 FORECAST_SHARE = 20
 """Forecasts are made anew when facts changed, at most so often, and so rarely that they take a twentieth of the time at most."""
 
-Build = Callable[[set["Key"]], list[cmd.AnyCommand]]
 Ready = Callable[[list[str]], None]
-
-
-class TimedStore(SqliteStore):
-    """The ledger's store, which knows how long its last append took."""
-
-    append_s = 0.0
-
-    def append(self, expected_seq: int, at: int, events: tuple[AnyEvent, ...]) -> Entry:
-        """Append, and keep the time."""
-        begun = time.perf_counter()
-        entry = super().append(expected_seq, at, events)
-        self.append_s = time.perf_counter() - begun
-        return entry
-
-
-class Job:
-    """One request that changes something: its commands are made when its turn comes, from the state as it is then."""
-
-    def __init__(self, build: Build, future: asyncio.Future[list[Refusal | None]]) -> None:
-        self.build = build
-        self.future = future
-        self.received = time.perf_counter()
-        self.commands: list[cmd.AnyCommand] = []
-
-    def fail(self, error: Exception) -> None:
-        """Tell the caller, unless it went."""
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def done(self, answers: list[Refusal | None]) -> None:
-        """Tell the caller, unless it went."""
-        if not self.future.done():
-            self.future.set_result(answers)
 
 
 class Daemon:
