@@ -11,7 +11,9 @@ import time
 from typing import NamedTuple
 
 from bench.synthetic import NODE_GPUS, Figures, asked, cluster, fill, progress, request, spread
+from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR
+from fairlease.model.config import Config
 from fairlease.model.run import RunSpec
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
@@ -71,6 +73,8 @@ class Bench:
 def built(case: Case) -> Scheduler:
     scheduler = cluster(case.nodes, case.budgets, hours=case.hours, family=case.family)
     at = fill(scheduler, opened=case.opened, closed=case.closed, pod=case.lease_gpus, budgets=case.budgets)
+    if case.pending:  # a lien on all the cluster would turn the new run away: what is timed is the queue alone
+        scheduler.tick(scheduler.state.at, cmd.Configure(Config(reservations=False)))
     for number in range(case.pending):  # each asks for all the cluster, and for a time of its own: no two are alike
         spec = request(number % case.budgets, case.nodes * NODE_GPUS, limit=HOUR + number)
         scheduler.tick(at, asked(1 + number, spec))

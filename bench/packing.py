@@ -73,8 +73,8 @@ def verdict(*, quick: bool) -> Figures:
     whole = DOMAIN_NODES * NODE_GPUS
     worlds = {"full": full(nodes, 8), "one free on each": full(nodes, 7)}
     requests = {
-        "128 in groups of 32": (request(3, 128, pod=2, group=32), Reason.NoRoom),
-        "one pod of a node": (request(3, 8, pod=8), Reason.NoRoom),
+        "128 in groups of 32": (request(3, 128, pod=2, group=32), Reason.Reserved),
+        "one pod of a node": (request(3, 8, pod=8), Reason.Reserved),
         "a group too large": (request(3, 2 * whole, pod=8, group=2 * whole), Reason.NeverFits),
         "a gang too large": (request(3, 16 * nodes, pod=8, group=32), Reason.NeverFits),
     }
@@ -87,7 +87,7 @@ def verdict(*, quick: bool) -> Figures:
             worst = max(worst, first, statistics.median(again))
     progress("verdict: money for parts of the nodes")
     split = full(nodes, 7, parts=8)
-    first, again = _refused(split, request(3, 128, pod=2, group=32), Reason.NoRoom)
+    first, again = _refused(split, request(3, 128, pod=2, group=32), Reason.Reserved)
     found["money in eight parts, one free on each"] = {"first_ms": millis(first), **spread(again)}
     worst = max(worst, first, statistics.median(again))
     return {

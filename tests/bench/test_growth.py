@@ -76,7 +76,7 @@ def test_a_refusal_on_a_full_cluster_looks_at_domains_and_not_at_nodes() -> None
 
 def _refused(scheduler: Scheduler, submission: cmd.Submit) -> None:
     with scheduler.what_if(scheduler.state.at + 1, submission) as decision:
-        assert decision.tries[-1].result is Reason.NoRoom
+        assert decision.tries[-1].result is Reason.Reserved
 
 
 def queue(pending: int, *, distinct: bool) -> Scheduler:

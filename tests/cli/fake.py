@@ -325,7 +325,7 @@ def _notices() -> list[dict[str, Any]]:
     coming = {"kind": "CutComing", "key": "CutComing/default/eval-reservation/notice", "text": "eval lacks 4 GPUs; …"}
     low = {"kind": "HoursLow", "key": "HoursLow/default/team-a/west/80", "text": "Budget team-a: 80 % are used"}
     return [
-        {**coming, "at": ago(2), "due": ago(1), "run": "default/eval", "claim": "default/eval", "deliveries": sent},
+        {**coming, "at": ago(29), "due": ago(1), "run": "default/eval", "claim": "default/eval", "deliveries": sent},
         {**low, "at": ago(30), "budget": "default/team-a", "envelope": "west"},
     ]
 

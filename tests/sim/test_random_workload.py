@@ -51,12 +51,13 @@ def test_another_seed_is_another_film() -> None:
 
 def test_films_together_show_every_kind_of_event_and_of_end() -> None:
     """A workload that never cuts, drains or borrows would prove nothing."""
-    wanted = {kind.__name__ for kind in ev.Event.__subclasses__()} | {"owned", "shared", "borrowed", "Start", "Grow"}
+    kinds = set(ev.Event.__subclasses__()) - {ev.Forecasted}  # which theatres ask for
+    wanted = {kind.__name__ for kind in kinds} | {"owned", "shared", "borrowed", "Start", "Grow"}
     wanted |= {"Completed", "Fail", "NodeFailure", "TimeLimit", "Canceled", "BudgetExhausted", "Swap", "Shrink"}
     wanted |= {"ReclaimOpportunistic", "ReclaimOverdrawn", "ReclaimedBySpare"}
     wanted |= {"NoRoom", "NeverFits", "NoEnvelope", "SelectorMismatch", "WindowClosed", "ACLDenied", "BorrowLimit",
                "LendingCapExceeded", "ConcurrencyCapExceeded", "IntegralCapExceeded", "AggregateCapExceeded"}  # fmt: skip
-    for seed in range(40):
+    for seed in range(80):
         film = Film(seed)
         film.open()
         for _ in range(100):
