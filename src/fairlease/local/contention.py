@@ -152,6 +152,6 @@ def _reserved(ledger: Path) -> list[tuple[int, ev.AnyEvent]]:
     """Every event about reservations, in order: those that are over can only be told by all that came before."""
     with SqliteStore(ledger, readonly=True) as store:
         entries: dict[int, Entry] = {}
-        for kind in (ev.ReservationMade, ev.ReservationTurned):
+        for kind in (ev.ReservationMade, ev.ReservationTurned, ev.Forecasted):
             entries |= {entry.seq: entry for entry in store.entries_with(kind, -1)}
         return [(entries[seq].at, event) for seq in sorted(entries) for event in entries[seq].events]
