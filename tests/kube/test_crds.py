@@ -41,7 +41,7 @@ RESERVATION = {
     "earliestStart": "2026-01-05T00:00:00Z",
 }
 OUTCOME = {
-    "claim": "default/me",
+    "claim": {"namespace": "default", "name": "me"},
     "at": "2026-01-05T00:00:00Z",
     "scope": {"flavor": "H100"},
     "deficitGPUs": 8,
@@ -374,7 +374,7 @@ def test_kubectl_scale_sets_the_width_that_is_wanted(plane: Plane, samples: dict
         "leases by envelope": (("glease", "--field-selector", "spec.paidByEnvelope=west"), ["train-128k-1-0"]),
         "budgets by owner": (("bud", "--field-selector", "spec.owner=org:ai:rai"), ["rai"]),
         "reservations by run": (("resv", "--field-selector", "spec.runRef.name=sweep"), ["sweep"]),
-        "outcomes by claim": (("outcome", "--field-selector", "spec.claim=rai/train-128k"), ["outcome-1"]),
+        "outcomes by claim": (("outcome", "--field-selector", "spec.claim.name=train-128k"), ["outcome-1"]),
         "leases by their full name": (("leases.rq.davidlangworthy.io",), ["train-128k-1-0"]),
         "entries by role": (("ledger", "--field-selector", "spec.role=Snapshot"), []),
     },

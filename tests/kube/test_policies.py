@@ -183,7 +183,7 @@ MADE: dict[str, dict[str, Any]] = {
         "earliestStart": "2026-01-05T00:00:00Z",
     },
     "ResolverOutcome": {
-        "claim": "default/me",
+        "claim": {"namespace": "default", "name": "me"},
         "at": "2026-01-05T00:00:00Z",
         "scope": {"flavor": "H100"},
         "deficitGPUs": 8,

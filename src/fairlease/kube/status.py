@@ -87,6 +87,8 @@ class SpareGroup(Record, frozen=True, kw_only=True):
     """Spare GPUs that it should have."""
     held: int
     """Spare GPUs that it has."""
+    ready: int | None = None
+    """Spare GPUs that could take over now."""
 
 
 class Spares(Record, frozen=True, kw_only=True):
@@ -94,6 +96,8 @@ class Spares(Record, frozen=True, kw_only=True):
 
     gpus: int = 0
     """Spare GPUs that are held now."""
+    ready: int | None = None
+    """Spare GPUs that could take over now."""
     gpu_hours: GpuHours = 0
     """GPU-hours that spares have cost."""
     groups: tuple[SpareGroup, ...] = ()
