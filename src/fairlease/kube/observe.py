@@ -18,7 +18,7 @@ from fairlease.model.amount import SECOND, parse_instant
 from fairlease.model.document import Findings
 from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_object
 from fairlease.model.record import Key, split
-from fairlease.model.run import Phase
+from fairlease.model.run import Funding, Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Observer:
             self.refused[name] = _used(name)
 
     def _edited(self, live: RunState, seen: OwnSeen) -> Iterator[cmd.AnyCommand]:
-        """A spec that was edited: the width that an elastic run would like to have may change; all else stands as submitted."""
+        """A spec that was edited: the width that it would like to have may change, and whom it may borrow from; nothing else."""
         self.notes.pop(live.key, None)
         if seen.status.get("observedGeneration") == seen.metadata.generation:
             return
@@ -164,7 +164,9 @@ class Observer:
             wanted, has = found.spec.malleable, live.spec.malleable
             if wanted is not None and has is not None and wanted.desired != has.desired:
                 yield cmd.Resize(run=live.key, desired=wanted.desired)
-            if _but_for_width(found.spec) == _but_for_width(live.spec):
+            if found.spec.funding != live.spec.funding:
+                yield cmd.SetFunding(run=live.key, funding=found.spec.funding)
+            if _lasting(found.spec) == _lasting(live.spec):
                 return
         self.notes[live.key] = "the spec was edited after the run was submitted; what was submitted stands"
 
@@ -238,10 +240,10 @@ class Observer:
         return pod.failure
 
 
-def _but_for_width(spec: RunSpec) -> RunSpec:
-    if spec.malleable is None:
-        return spec
-    return replace(spec, malleable=replace(spec.malleable, desired_total_gpus=None))
+def _lasting(spec: RunSpec) -> RunSpec:
+    """What of a spec stands for good (the API server's rule on edits of Runs)."""
+    elastic = None if spec.malleable is None else replace(spec.malleable, desired_total_gpus=None)
+    return replace(spec, funding=Funding(), malleable=elastic)
 
 
 def _used(name: Key) -> Refusal:

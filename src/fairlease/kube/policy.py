@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from msgspec.structs import fields
+
 from fairlease.kube.crd import GROUP, VERSION
 from fairlease.kube.resource import PREFIX
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
+from fairlease.model.run import Malleable, RunSpec
 
 NAMESPACE = "fairlease-system"
 ACCOUNT = "fairlease-controller"
@@ -190,6 +193,45 @@ _TEMPLATES = Policy(
     ),
 )
 
+_MAY_CHANGE = ("funding", "malleable")
+_WIDTHS = tuple(f"malleable.{field.encode_name}" for field in fields(Malleable) if field.name != "desired_total_gpus")
+
+
+def _differs(path: str) -> str:
+    """A list with the path of a field of a spec, where it is not as it was; else an empty one."""
+    there = {
+        whose: " && ".join(
+            f"has({whose}.spec.{'.'.join(path.split('.')[: end + 1])})" for end in range(path.count(".") + 1)
+        )
+        for whose in ("object", "oldObject")
+    }
+    now, before = there["object"], there["oldObject"]
+    same = f"(({now}) == ({before}) && (!({now}) || object.spec.{path} == oldObject.spec.{path}))"
+    return f"({same} ? [] : ['spec.{path}'])"
+
+
+_EDITS = Policy(
+    name="fairlease-edits",
+    on=(_ours(("UPDATE",), "runs"),),
+    variables={
+        "changed": " + ".join(
+            map(
+                _differs,
+                (*(field.encode_name for field in fields(RunSpec) if field.encode_name not in _MAY_CHANGE), *_WIDTHS),
+            )
+        )
+    },
+    rules=(
+        Rule(
+            "variables.changed.size() == 0",
+            "of a Run only spec.funding and spec.malleable.desiredTotalGPUs may change",
+            """variables.changed.join(', ') + ': of a Run only spec.funding and spec.malleable.desiredTotalGPUs may change;'
+            + ' for anything else submit another Run'""",
+            reason="Invalid",
+        ),
+    ),
+)
+
 _OWN = Policy(
     name="fairlease-written-by-controller",
     on=(
@@ -214,7 +256,7 @@ _OWN = Policy(
 _MARKED = Policy(
     name="fairlease-marks",
     on=(
-        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services"),
+        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services", "configmaps"),
         _ours(_WRITES, "runs", "budgets"),
     ),
     variables={"controller": _IS_CONTROLLER, **_MARKS},
@@ -289,7 +331,7 @@ _BINDINGS = Policy(
     ),
 )
 
-POLICIES = (_SPENDING, _TEMPLATES, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
+POLICIES = (_SPENDING, _TEMPLATES, _EDITS, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
 
 
 def _plain(expression: str) -> str:

@@ -21,9 +21,9 @@ from fairlease.kube.gangs import Gangs
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
-from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RUNS, Resource
+from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RESERVATIONS_OVER, RUNS, Resource
 from fairlease.kube.scribe import Scribe
-from fairlease.kube.sight import OVER, Sight, made_key
+from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.tidings import Crier
 from fairlease.kube.writer import Lane, Part, Target, Writer
 from fairlease.model.objects import RunObject
@@ -90,10 +90,13 @@ class Projector:
         marks = self._sight.marks
         marks.written_runs |= touched.runs
         marks.written_budgets |= touched.budgets
-        seen = self._sight.runs.objects
-        uids = {run: seen[run].metadata.uid for run in touched.runs if run in seen}
-        for tiding in self._crier.tell(entry, uids):
+        for tiding in self._crier.tell(entry, self._sight.uid_of):
             self._scribe.create(Lane.EVENTS, _TIDINGS, EVENTS, tiding.namespace, tiding.name, tiding.body)
+
+    def owner_of(self, run: Key) -> str:
+        """Whose run it is, or was, as far as that is known."""
+        live, final = self._decider.state.runs.get(run), self._chronicle.final.get(run)
+        return live.spec.owner if live is not None else final.spec.owner if final is not None else ""
 
     def mark_all(self) -> None:
         """Look at every run that lives or has an object, and at every Budget."""
@@ -286,6 +289,8 @@ class Projector:
             "reason": Reason.Canceled.value,
             "message": "the ledger holds another by now, or none",
         }
+        if kept is None and run in self._chronicle.turned:
+            status = self._chronicle.turned[run]
         self._scribe.report(RESERVATIONS, Part(run, RESERVATIONS_PART), seen, status)
 
     # --- other objects ---------------------------------------------------------------------------------------------------
@@ -329,7 +334,7 @@ class Projector:
         """Make a reservation that is in force and not there; one that is over is written once, and then left to history."""
         namespace, name = split(full)
         target, status = Target(RESERVATIONS.plural, full), view["status"]
-        over = status["state"] in OVER
+        over = status["state"] in RESERVATIONS_OVER
         if over and self._scribe.has_told(target):
             return
         body = {

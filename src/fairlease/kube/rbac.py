@@ -62,6 +62,7 @@ CONTROLLER = _role(
     _may(GROUP, ("runs/finalizers",), ("update",)),  # owner references that block deletion
     _may("", ("nodes", "namespaces"), _READ),
     _may("", ("pods", "services"), (*_READ, "create", "update", "patch", "delete")),
+    _may("", ("configmaps",), (*_READ, "create", "patch")),  # one for each run, and what notices were told
     _may("", ("pods/binding",), ("create",)),
     _may("events.k8s.io", ("events",), ("create", "patch")),
     _may("", ("events",), ("create", "patch")),

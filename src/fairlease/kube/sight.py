@@ -13,8 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.names import HOLD, RUN, run_of
-from fairlease.kube.resource import BUDGETS, LEASES, NAMESPACES, NODES, PODS, RESERVATIONS, RUNS, SERVICES, Resource
-from fairlease.kube.seen import NodeSeen, OwnSeen, PodSeen, Seen
+from fairlease.kube.resource import (
+    BUDGETS,
+    CONFIG_MAPS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESERVATIONS,
+    RESERVATIONS_OVER,
+    RUNS,
+    SERVICES,
+    Resource,
+)
+from fairlease.kube.seen import ConfigSeen, NodeSeen, OwnSeen, PodSeen, Seen
 from fairlease.kube.writer import Made
 from fairlease.model.record import Key
 
@@ -22,9 +34,7 @@ if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.resource import Meta
 
-OVER = ("Released", "Canceled", "Failed", "Superseded")
-"""States of a reservation that nothing follows."""
-_IN_FORCE = ",".join(f"status.state!={each}" for each in OVER)
+_IN_FORCE = ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
 
 
 class Marks:
@@ -61,6 +71,7 @@ class Sight:
         self.runs = Informer(api, RUNS, OwnSeen, self._on_run)
         self.pods = Informer(api, PODS, PodSeen, self._on_pod, labels=RUN)
         self.services = Informer(api, SERVICES, Seen, partial(self._on_projected, SERVICES), labels=RUN)
+        self.config_maps = Informer(api, CONFIG_MAPS, ConfigSeen, partial(self._on_projected, CONFIG_MAPS), labels=RUN)
         # Of what is over, nobody needs a copy: a closed lease leaves the watch as if it were deleted.
         self.leases = Informer(api, LEASES, Seen, partial(self._on_projected, LEASES), fields="status.closed!=true")
         on_reservation = partial(self._on_projected, RESERVATIONS)
@@ -70,7 +81,8 @@ class Sight:
     def informers(self) -> tuple[Informer[Any], ...]:
         """All of them."""
         return (
-            self.nodes, self.namespaces, self.budgets, self.runs, self.pods, self.services, self.leases, self.reservations,
+            self.nodes, self.namespaces, self.budgets, self.runs, self.pods, self.services, self.config_maps, self.leases,
+            self.reservations,
         )  # fmt: skip
 
     async def synced(self) -> None:
@@ -87,7 +99,7 @@ class Sight:
         marks.reports.update(self.pods_of_run)
         marks.written_runs.update(map(Key, self.runs.objects), self.pods_of_run)
         marks.written_budgets.update(map(Key, self.budgets.objects))
-        for informer in (self.leases, self.services, self.reservations):
+        for informer in (self.leases, self.services, self.config_maps, self.reservations):
             for each in informer.objects.values():
                 self._written(each.metadata)
         self.wake.set()
@@ -181,6 +193,12 @@ class Sight:
         run = run_of(metadata.annotations, metadata.namespace)
         if run is not None:
             self.marks.written_runs.add(run)
+
+    def uid_of(self, kind: str, name: str) -> str:
+        """The uid of a Run, Budget or Node, where it is there."""
+        informers: dict[str, Informer[Any]] = {"Run": self.runs, "Budget": self.budgets, "Node": self.nodes}
+        seen = informers[kind].objects.get(name) if kind in informers else None
+        return "" if seen is None else str(seen.metadata.uid)
 
     def not_ready(self, node: str) -> bool:
         """Whether a node is gone or silent: what is missing there is the node's failure, not the pod's."""

@@ -12,7 +12,6 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,6 +24,7 @@ from fairlease.model.node import LabelKeys, Node
 from fairlease.model.partial import as_far, column, readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
+from fairlease.theatre.webhook import web_address
 
 METRICS_PORT = 9464
 """Where OpenTelemetry's exporters offer metrics too: the port that people already scrape."""
@@ -219,12 +219,6 @@ def _nodes_have_a_flavor(machine: Machine) -> Iterator[Wrong]:
                 yield Wrong(("nodes", index, "flavor"), None, message)
 
 
-def _web_address(value: str) -> str | None:
-    parts = urlsplit(value)
-    good = parts.scheme in ("http", "https") and parts.hostname and value.isascii() and value.isprintable()
-    return None if good and " " not in value else "expected an address such as https://hooks.example.com/…"
-
-
 def _a_signal(value: str) -> str | None:
     good = value.startswith("SIG") and value in signal.Signals.__members__ and value not in ("SIGKILL", "SIGSTOP")
     return None if good else "expected a signal that can be caught, such as SIGUSR1"
@@ -258,7 +252,7 @@ _MACHINE = Reader(
             "opportunistic_grace": _grace,
             "retry_backoff": _backoff,
         },
-        Notify: {"webhook": _web_address, "signal": _a_signal},
+        Notify: {"webhook": web_address, "signal": _a_signal},
         BeaconSource: {"file": _a_path},
         NodeEntry: {
             "name": rules.a_node_name,
