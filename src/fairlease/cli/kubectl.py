@@ -32,12 +32,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Print what a run's pods wrote.",
         "shrink": "Have an elastic run give GPUs back.",
         "resize": "Set the width that an elastic run would like to have.",
+        "drill": "Rehearse a swap, and tell how long it takes.",
         "cancel": "End runs.",
     },
     "Time and contention": {
         "reservations": "List who waits until when, and on what that rests.",
         "outcomes": "List and show who gave way to whom, and why.",
         "lottery": "Repeat the draws of the record.",
+        "resolve": "Free GPUs for maintenance, by the rules of a claim.",
         "forecast": "Show whether forecasts kept their word.",
     },
     "Money": {

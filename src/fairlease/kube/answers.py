@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from fairlease.kube.archive import Archive
     from fairlease.kube.derived import Derived
-    from fairlease.kube.wishes import Wishes
 
 Answer = dict[str, Any]
 OVER = (Phase.COMPLETED.value, Phase.FAILED.value)
@@ -46,7 +45,7 @@ class Answers:
         self._api, self._namespace, self._archive = api, namespace, archive
         self._following = Following(api)
         self._derived: Derived | None = None
-        self._wishes: Wishes | None = None
+        self._changing: dict[str, Callable[..., Awaitable[Answer]]] = {}
         self._verbs: dict[str, Callable[..., Awaitable[Answer]]] = {
             "submit": self.submit,
             "list": self.list_runs,
@@ -66,14 +65,16 @@ class Answers:
             return await self._verbs[verb](**given)
         if verb in self._from_ledger().verbs:
             return await self._from_ledger().verbs[verb](**given)
-        return await self._by_edit().verbs[verb](**given)
+        return await self._changes()[verb](**given)
 
-    def _by_edit(self) -> Wishes:
-        if self._wishes is None:
-            from fairlease.kube.wishes import Wishes  # noqa: PLC0415 - as above
+    def _changes(self) -> dict[str, Callable[..., Awaitable[Answer]]]:
+        if not self._changing:
+            from fairlease.kube.requests import Requests  # noqa: PLC0415 - as below
+            from fairlease.kube.wishes import Wishes  # noqa: PLC0415 - the same
 
-            self._wishes = Wishes(self._api, self._from_ledger().present)
-        return self._wishes
+            present = self._from_ledger().present
+            self._changing = Wishes(self._api, present).verbs | Requests(self._api, present).verbs
+        return self._changing
 
     def _from_ledger(self) -> Derived:
         if self._derived is None:

@@ -59,6 +59,8 @@ class Chronicle:
         self.final: dict[Key, Final] = {}
         self.closed: dict[Key, dict[str, Closed]] = {}
         self.outcomes: dict[str, OutcomeSpec] = {}
+        self.requests: set[str] = set()
+        """Requests of administrators that were carried out."""
         self.reservations: dict[Key, Reservations] = {}
         self.turned: dict[Key, View] = {}
         """What became of reservations that were made before the entries begin."""
@@ -109,13 +111,9 @@ class Chronicle:
             ):
                 touched.budgets.add(event.budget)
             elif isinstance(event, ev.OutcomeRecorded):
-                self.outcomes[event.name] = event.outcome
-            elif isinstance(event, ev.ReservationMade):
-                self.reservations.setdefault(event.run, Reservations()).take(entry.at, event)
-            elif isinstance(event, ev.ReservationTurned):
-                self._turned(event, entry.at)
-            elif isinstance(event, ev.Forecasted):
-                self._forecasted(event, entry.at)
+                self._resolved(event)
+            elif isinstance(event, ev.ReservationMade | ev.ReservationTurned | ev.Forecasted):
+                self._dated(event, entry.at)
         return touched
 
     def _respecified(self, event: ev.DesiredSet | ev.FundingSet) -> None:
@@ -125,10 +123,17 @@ class Chronicle:
             changed = spec.resized(event.gpus) if isinstance(event, ev.DesiredSet) else spec.funded(event.funding)
             self._asked[event.run] = (changed, at)
 
-    def _turned(self, event: ev.ReservationTurned, at: int) -> None:
-        known = self.reservations.get(event.run)
-        if known is not None:
-            known.take(at, event)
+    def _resolved(self, event: ev.OutcomeRecorded) -> None:
+        self.outcomes[event.name] = event.outcome
+        if event.outcome.by_hand is not None:
+            self.requests.add(event.outcome.by_hand.request)
+
+    def _dated(self, event: ev.ReservationMade | ev.ReservationTurned | ev.Forecasted, at: int) -> None:
+        """Take in what becomes of a run's date; one that was made before the entries begin has nothing to be added to."""
+        if isinstance(event, ev.Forecasted):
+            self._forecasted(event, at)
+        elif isinstance(event, ev.ReservationMade) or event.run in self.reservations:
+            self.reservations.setdefault(event.run, Reservations()).take(at, event)
         else:
             self.turned[event.run] = {
                 "state": event.state.value,

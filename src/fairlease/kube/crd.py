@@ -225,7 +225,8 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 def _schema(kind: Kind) -> Schema:
     spec = record_schema(kind.spec)
-    if kind.frozen:
+    if kind.frozen:  # what the controller writes stays as it wrote it: an outcome's digest is over just that
+        spec = _without_defaults(spec)
         spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), immutable(kind.name)]
     properties: Schema = {
         "apiVersion": {"type": "string"},
@@ -238,6 +239,14 @@ def _schema(kind: Kind) -> Schema:
         properties["status"] = record_schema(kind.status, status=kind.status is not LeaseStatus)
     schema: Schema = {"description": kind.words, "type": "object", "properties": properties, "required": ["spec"]}
     return {**schema, "x-kubernetes-validations": list(kind.rules)} if kind.rules else schema
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    return {
+        name: _without_defaults(value) if isinstance(value, dict) else value
+        for name, value in schema.items()
+        if name != "default"
+    }
 
 
 def _column(column: Column) -> dict[str, Any]:

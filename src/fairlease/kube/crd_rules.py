@@ -18,12 +18,10 @@ from fairlease.model.run import RunSpec
 Cel = dict[str, Any]
 
 
-def cel(rule: str, message: str, field: str = "", made: str = "") -> Cel:
-    """One rule of a schema: what must hold, what to say where it does not (or an expression that says it), and of which field."""
-    told = {"rule": " ".join(rule.split()), "message": message}
-    if made:
-        told["messageExpression"] = " ".join(made.split())
-    return {**told, "fieldPath": field} if field else told
+def cel(rule: str, message: str, field: str = "") -> Cel:
+    """One rule of a schema: what must hold, what to say where it does not, and of which field."""
+    made = {"rule": " ".join(rule.split()), "message": message}
+    return {**made, "fieldPath": field} if field else made
 
 
 POSITIVE_DURATION = cel("self.matches('[1-9]')", "expected more than 0, such as 90s, 15m or 1h30m")
@@ -179,26 +177,7 @@ def immutable(what: str) -> Cel:
     return cel("self == oldSelf", f"the spec of a {what} never changes")
 
 
-_WANTED = "self.spec.malleable.desiredTotalGPUs"
-_LEAST, _STEP = "self.spec.malleable.minTotalGPUs", "self.spec.malleable.stepGPUs"
-_TOP = f"{_LEAST} + (self.spec.malleable.maxTotalGPUs - {_LEAST}) / {_STEP} * {_STEP}"
-_HAS_WANTED = "has({0}.spec.malleable) && has({0}.spec.malleable.desiredTotalGPUs)"
-_ON_GRID = cel(
-    f"""!({_HAS_WANTED.format("self")})
-    || ({_HAS_WANTED.format("oldSelf")} && oldSelf.spec.malleable.desiredTotalGPUs == {_WANTED})
-    || {_LEAST} > self.spec.malleable.maxTotalGPUs
-    || ({_LEAST} <= {_WANTED} && {_WANTED} <= {_TOP} && ({_WANTED} - {_LEAST}) % {_STEP} == 0)""",
-    "expected a width on the step grid",
-    ".spec.malleable.desiredTotalGPUs",
-    f"""string({_WANTED}) + ' GPUs are not on the step grid; nearest: ' + ({_WANTED} <= {_LEAST} ? string({_LEAST})
-    : {_WANTED} >= {_TOP} ? string({_TOP})
-    : string({_LEAST} + ({_WANTED} - {_LEAST}) / {_STEP} * {_STEP}) + ' and '
-      + string({_LEAST} + ({_WANTED} - {_LEAST}) / {_STEP} * {_STEP} + {_STEP}))""",
-)
-"""A width that is asked for later, by an edit or `kubectl scale`. The engine would refuse it too, when nobody waits for that."""
-
 RUN_ROOT = (
-    _ON_GRID,
     cel(
         f"size(self.metadata.name) <= {rules.RUN_NAME_MAX}",
         f"expected a name of at most {rules.RUN_NAME_MAX} characters: names of leases and pods are made from it",

@@ -51,6 +51,7 @@ ADMINISTRATOR = _role(
     _may(GROUP, ("leases", "reservations", "resolveroutcomes"), ("delete",)),
     _may(GROUP, ("owners",), ("administer",)),
     _may("", ("namespaces",), (*_READ, "update", "patch")),
+    _may("", ("events",), _READ),  # the answers to what they ask
 )
 CONTROLLER = _role(
     ACCOUNT,

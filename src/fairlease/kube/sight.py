@@ -11,6 +11,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fairlease.kube.asking import DRILL
 from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.names import HOLD, RUN, run_of
 from fairlease.kube.resource import (
@@ -47,10 +48,12 @@ class Marks:
         self.reports: set[Key] = set()
         self.written_runs: set[Key] = set()
         self.written_budgets: set[Key] = set()
+        self.asked = False
+        """Whether an administrator may have asked for something."""
 
     def news(self) -> bool:
         """Whether there may be something to decide."""
-        return bool(self.nodes or self.budgets or self.runs or self.reports)
+        return bool(self.nodes or self.budgets or self.runs or self.reports or self.asked)
 
 
 class Sight:
@@ -133,7 +136,10 @@ class Sight:
         if old == change.object.metadata.annotations:
             return
         if name == self.namespace:
-            self.marks.nodes.update(self.nodes.objects)
+            now = change.object.metadata.annotations
+            self.marks.asked = True
+            if old is None or old.get(HOLD) != now.get(HOLD):
+                self.marks.nodes.update(self.nodes.objects)
         self.marks.runs.update(Key(each) for each in self.runs.objects if each.startswith(f"{name}/"))
         self.marks.budgets.update(Key(each) for each in self.budgets.objects if each.startswith(f"{name}/"))
         self.wake.set()
@@ -149,8 +155,11 @@ class Sight:
         name, meta, old = Key(change.object.metadata.key), change.object.metadata, change.old
         news = change.what is not What.MODIFIED or old is None
         if old is not None and not news:
+            drills = (each.annotations.get(DRILL) for each in (meta, old.metadata))
             news = (
-                meta.generation != old.metadata.generation or meta.deletion_timestamp != old.metadata.deletion_timestamp
+                meta.generation != old.metadata.generation
+                or meta.deletion_timestamp != old.metadata.deletion_timestamp
+                or len(set(drills)) > 1
             )
         if news:
             self.marks.runs.add(name)

@@ -73,7 +73,7 @@ class Term:
         base = journal.latest_snapshot()
         chronicle = Chronicle(self.decider.state, journal.entries(0 if base is None else base.seq))
         self._chronicle = chronicle
-        self._observer = Observer(self.decider.state, sight, chronicle)
+        self._observer = Observer(self.decider.state, sight, chronicle, self.now)
         self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
@@ -175,11 +175,14 @@ class Term:
         commands += observer.nodes(nodes)
         commands += observer.budgets(budgets)
         commands += observer.reports(reports, self.projector.gangs)
+        if marks.asked:
+            marks.asked = False
+            commands += observer.resolutions()
         runs, marks.runs = marks.runs, set()
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
             kept = max(1, COMMANDS_MAX - len(commands))
-            later = cmd.Submit | cmd.Cancel | cmd.Resize | cmd.SetFunding
+            later = cmd.Submit | cmd.Cancel | cmd.Resize | cmd.SetFunding | cmd.Drill
             marks.runs |= {each.run for each in asked[kept:] if isinstance(each, later)}
             asked = asked[:kept]
         return [*commands, *asked]
