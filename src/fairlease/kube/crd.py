@@ -50,6 +50,8 @@ class Kind(NamedTuple):
     frozen: bool = False
     rules: tuple[Cel, ...] = ()
     scale: bool = False
+    exact: bool = False
+    """Whether objects stay to the letter as they were written, with no default filled in: digests are taken over them."""
 
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "date")
@@ -166,6 +168,7 @@ KINDS = (
         selectable=(".spec.claim.name",),
         namespaced=False,
         frozen=True,
+        exact=True,
     ),
     Kind(
         name="LedgerEntry",
@@ -225,8 +228,9 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 def _schema(kind: Kind) -> Schema:
     spec = record_schema(kind.spec)
-    if kind.frozen:  # what the controller writes stays as it wrote it: an outcome's digest is over just that
+    if kind.exact:
         spec = _without_defaults(spec)
+    if kind.frozen:
         spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), immutable(kind.name)]
     properties: Schema = {
         "apiVersion": {"type": "string"},
