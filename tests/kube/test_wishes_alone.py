@@ -1,4 +1,4 @@
-"""What people change while a run lives, and what its pods see of that: width, sponsors, drills, maintenance; each as who it is for."""
+"""What people change while a run lives, and what its pods see of that: width, sponsors, drills, maintenance; each as who may."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def meets(spec: RunSpec) -> bool:
 def pods_of(run: RunState, wanted: Sequence[Lease], uid: str, settings: Settings) -> dict[str, Body]:
     """The pods of some of a run's leases, by name. Who a rank is among the others follows from all leases that are open."""
     place_of = places(run.held)
-    base = _base(run.spec)
+    base = _base(run.spec, settings)
     made = {}
     for lease in wanted:
         place = place_of.get(lease.name)
@@ -89,13 +89,16 @@ def _metadata(lease: Lease, template: Mapping[str, Any], uid: str) -> Body:
     }
 
 
-def _base(spec: RunSpec) -> Body:
+def _base(spec: RunSpec, settings: Settings) -> Body:
     """The template's pod as all ranks have it."""
     given: Body = dict((spec.template or {}).get("spec") or {})
     given |= {"schedulerName": SCHEDULER, "restartPolicy": "Never"}
     given.pop("nodeName", None)
     if "terminationGracePeriodSeconds" not in given and spec.runtime.checkpoint is not None:
         given["terminationGracePeriodSeconds"] = max(GRACE_S, spec.runtime.checkpoint // SECOND)
+    if spec.opportunistic:  # who has a claim to its GPUs waits for no longer than this
+        most = -(-settings.cluster.opportunistic_grace // SECOND)
+        given["terminationGracePeriodSeconds"] = min(given.get("terminationGracePeriodSeconds", most), most)
     given["tolerations"] = [*(given.get("tolerations") or ()), *_TOLERATIONS]
     containers = [dict(each) for each in given.get("containers") or ()]
     if containers and template_gpus(spec.template) is None:

@@ -25,6 +25,10 @@ _PASSING = frozenset(
 )
 """Fields that change without anything having happened."""
 
+_COUNTDOWN = "countdownSeconds"
+COUNTDOWN_S = 60
+"""How far a countdown may be off before it is written again, where its date is near."""
+
 
 def live_report(run: RunState, now: int, generation: int, problem: str, *, on_nodes: int) -> View:
     """How a run that lives stands. It is Running once all its pods are on their nodes, and not before."""
@@ -90,8 +94,12 @@ def _of(view: View, generation: int) -> View:
 
 
 def alike(one: View, other: View) -> bool:
-    """Whether two statuses say the same, whatever the hour."""
-    return bool(_lasting(one) == _lasting(other))
+    """Whether two statuses say the same, whatever the hour; a countdown may be off by a tenth, or by a minute."""
+    return bool(_lasting(one) == _lasting(other)) and _near(one.get(_COUNTDOWN), other.get(_COUNTDOWN))
+
+
+def _near(one: int | None, other: int | None) -> bool:
+    return one is None or other is None or abs(one - other) <= max(COUNTDOWN_S, max(one, other) // 10)
 
 
 def _lasting(value: Any) -> Any:  # noqa: ANN401 - any part of a status

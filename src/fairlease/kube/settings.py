@@ -13,10 +13,11 @@ import msgspec
 from fairlease.engine.notice import Kind
 from fairlease.kube.policy import NAMESPACE
 from fairlease.model import rules
+from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
 from fairlease.model.reading import Reader
-from fairlease.model.record import Record
+from fairlease.model.record import Duration, Record
 from fairlease.theatre.webhook import web_address
 
 PORT_MAX = 65_535
@@ -41,6 +42,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     pulled holds them too."""
     master_port: int = 29_500
     """Where the first rank of every gang listens."""
+    opportunistic_grace: Duration = 2 * SECOND
+    """How long opportunistic work has to end, at most, when somebody with a claim needs its GPUs."""
     notify: Notify = Notify()
     """Where notices go besides Events."""
 
