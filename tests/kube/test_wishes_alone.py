@@ -23,16 +23,22 @@ ELASTIC = {"minTotalGPUs": 4, "maxTotalGPUs": 16, "stepGPUs": 4, "desiredTotalGP
 def cluster(make_plane: MakePlane) -> Iterator[Plane]:
     plane = make_plane(kwok=True, controllers=True)
     plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    settings = plane.folder / "settings.yaml"
-    settings.write_text(SETTINGS)
-    controller = Controller(plane, "one", "--config", str(settings)).start()
     yield plane
-    controller.kill()
     plane.stop()
 
 
+@pytest.fixture(scope="module")
+def mind(cluster: Plane) -> Iterator[Controller]:
+    settings = cluster.folder / "settings.yaml"
+    settings.write_text(SETTINGS)
+    controller = Controller(cluster, "one", "--config", str(settings)).start()
+    yield controller
+    controller.kill()
+
+
 @pytest.fixture
-def team(cluster: Plane) -> Team:
+def team(cluster: Plane, mind: Controller) -> Team:
+    assert mind.alive, mind.log.read_text()[-2_000:]
     team = Team(cluster)
     eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body.get("status"))
     return team
@@ -104,15 +110,23 @@ def test_a_width_off_the_grid_is_refused_with_the_nearest(team: Team, editor: Pe
     eventually(lambda: "nearest" not in team.status("steps").get("message", ""))
 
 
-def test_what_pods_are_told_is_mended_and_a_strangers_object_is_left_alone(team: Team, editor: Person) -> None:
-    team.submit("kept", 2)
-    team.reaches("kept", "Running")
-    before = eventually(lambda: members(team, "kept"))
+def test_what_pods_are_told_is_mended_and_a_strangers_object_is_left_alone(
+    cluster: Plane, mind: Controller, team: Team, editor: Person
+) -> None:
+    for name in ("kept", "lost", "same"):
+        team.submit(name, 2, malleable={"minTotalGPUs": 1, "maxTotalGPUs": 2, "stepGPUs": 1})
+        team.reaches(name, "Running")
+    assert editor.asks("shrink", "same", "--to", "1")["width"]["allocated"] == 1
+    eventually(lambda: members(team, "same")["worldSize"] == 1)
+    before = {name: members(team, name) for name in ("kept", "lost", "same")}
     where = f"/api/v1/namespaces/{team.namespace}/configmaps/run-kept"
-    assert team.plane.api(editor.name).patch(where, {"data": {"members.json": "{}"}}).ok
-    eventually(lambda: members(team, "kept") == before)
-    assert team.api.delete(where).ok
-    eventually(lambda: members(team, "kept") == before)
+    mind.kill()
+    assert cluster.api(editor.name).patch(where, {"data": {"members.json": "{}"}}).ok
+    assert team.api.delete(where.replace("kept", "lost")).ok
+    mind.start()
+    eventually(lambda: members(team, "kept") == before["kept"])
+    eventually(lambda: members(team, "lost") == before["lost"])
+    assert members(team, "same")["generation"] == 2
     own = {"metadata": {"name": "run-mine"}, "data": {"members.json": "my own"}}
     assert team.api.post(f"/api/v1/namespaces/{team.namespace}/configmaps", own).ok
     team.submit("mine", 2)

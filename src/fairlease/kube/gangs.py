@@ -125,6 +125,7 @@ class Gangs:
             or seen is None
             or seen.metadata.deletion_timestamp is not None
         ):
+            self.rendezvous.hush(name, part)
             return
         self.rendezvous.keep(run, seen.metadata.uid, part)
         for gang in _gangs_of(run):

@@ -293,6 +293,19 @@ _MARKED = Policy(
     ),
 )
 
+_CONFIG_MAPS = Policy(
+    name="fairlease-config-maps",
+    on=(_core(_WRITES, "configmaps"),),
+    variables={"controller": _IS_CONTROLLER, **_MARKS},
+    rules=(
+        Rule(
+            f"""!variables.controller || request.namespace == '{NAMESPACE}'
+            || (size(variables.labels) > 0 && (request.operation == 'CREATE' || size(variables.oldLabels) > 0))""",
+            "the controller of Fairlease writes no ConfigMaps but those of runs",
+        ),
+    ),
+)
+
 _OWNERS = Policy(
     name="fairlease-owners",
     on=(_core(_WRITES, "namespaces", "namespaces/status", "namespaces/finalize"),),
@@ -361,7 +374,7 @@ _BINDINGS = Policy(
     ),
 )
 
-POLICIES = (_SPENDING, _TEMPLATES, _EDITS, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
+POLICIES = (_SPENDING, _TEMPLATES, _EDITS, _OWN, _MARKED, _CONFIG_MAPS, _OWNERS, _GPU_PODS, _BINDINGS)
 
 
 def _plain(expression: str) -> str:

@@ -7,15 +7,17 @@ bring it to the pods that live already within a minute or so.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from fairlease.kube.connection import ApiError
 from fairlease.kube.names import config_name, host_name, service_name
 from fairlease.kube.pods import LOCALHOST, MEMBERS, NOTICE, address_of, marks_of, master_of, meets, owned_by, service_of
+from fairlease.kube.refused import policy_said
 from fairlease.kube.resource import CONFIG_MAPS, SERVICES
-from fairlease.kube.seen import Seen
+from fairlease.kube.seen import ConfigSeen
 from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.record import Key, key, short, split
@@ -23,7 +25,6 @@ from fairlease.theatre.members import Gang, Meeting, Member
 
 if TYPE_CHECKING:
     from fairlease.kube.connection import Api
-    from fairlease.kube.seen import ConfigSeen
     from fairlease.kube.settings import Settings
     from fairlease.kube.writer import Writer
     from fairlease.ledger.live import RunState
@@ -32,7 +33,21 @@ if TYPE_CHECKING:
 BYTES_MAX = 900_000
 """What a ConfigMap can hold, less a little. The members of a gang that is larger are found by their host names alone."""
 
+MEND_S = 600.0
+"""How often it is seen to that nobody has changed what pods are told."""
+
+_IN_THE_WAY = "a ConfigMap of this name is there that is not ours; delete it"
+
 Data = dict[str, str | None]
+
+
+class Said(NamedTuple):
+    """What the pods of a run were told last, and when to see whether it still stands (loop time)."""
+
+    gang: Gang | None
+    text: str
+    notice: str | None
+    again_at: float
 
 
 class Rendezvous:
@@ -41,12 +56,29 @@ class Rendezvous:
     def __init__(self, api: Api, sight: Sight, settings: Settings, writer: Writer) -> None:
         self._api, self._sight, self._settings, self._writer = api, sight, settings, writer
         self.pictures: dict[Key, Picture] = {}
-        self._said: dict[Key, Gang] = {}
+        self._said: dict[Key, Said] = {}
 
     def keep(self, run: RunState, uid: str, part: Part) -> None:
         """Make or mend what is not as it should be."""
         self._serve(run, uid, part)
         self._tell(run, uid, part)
+
+    def hush(self, run: Key, part: Part) -> None:
+        """It does not run: whatever threatened it is over."""
+        said = self._said.get(run)
+        if said is None or said.notice is None:
+            return
+        namespace, name = split(run)
+
+        async def act() -> None:
+            try:
+                await self._api.patch(CONFIG_MAPS, config_name(name), {"data": {NOTICE: None}}, namespace)
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+            self._said[run] = said._replace(notice=None)
+
+        self._writer.write(Lane.PODS, part, Target(CONFIG_MAPS.plural, key(config_name(name), namespace)), act)
 
     def forget(self, run: Key) -> None:
         """Its object is gone, and with it all that it owned."""
@@ -74,35 +106,46 @@ class Rendezvous:
     # --- what pods are told ----------------------------------------------------------------------------------------------
 
     def _tell(self, run: RunState, uid: str, part: Part) -> None:
-        """Say who is in and what comes, where that is not what was said."""
+        """Say who is in and what comes, where that is not what was said; and now and then again, as somebody may have edited it."""
         namespace, name = split(run.key)
-        full = key(config_name(name), namespace)
-        there = self._sight.config_maps.objects.get(full)
-        gang = gang_of(run, self._settings.cluster.master_port).after(self._standing(run.key, there))
+        gang = gang_of(run, self._settings.cluster.master_port)
         picture = self.pictures.get(run.key)
-        data: Data = {MEMBERS: _text(gang), NOTICE: None if picture is None else _json(picture.told(run.key))}
-        made = made_key(CONFIG_MAPS, full)
-        waiting = self._sight.made.get(made)
-        if waiting == _json(data) or (waiting is None and there is not None and _says(there, data)):
+        notice = None if picture is None else _json(picture.told(run.key))
+        said, now = self._said.get(run.key), asyncio.get_running_loop().time()
+        if said is not None and said.again_at > now and (said.notice, gang.after(said.gang)) == (notice, said.gang):
             return
 
         async def act() -> None:
-            self._said[run.key] = gang
-            if there is None:
-                await self._create(run.key, uid, {name: text for name, text in data.items() if text is not None})
-            else:
-                await self._api.patch(CONFIG_MAPS, config_name(name), {"data": data}, namespace)
-            self._sight.made.add(made, _json(data))
+            standing = await self._standing(run.key) if said is None or said.again_at <= now else said
+            told = gang.after(None if standing is None else standing.gang)
+            if standing is None:
+                await self._create(run.key, uid, _data(told, notice))
+            elif standing.text != _text(told) or standing.notice != notice:
+                await self._api.patch(CONFIG_MAPS, config_name(name), {"data": _data(told, notice)}, namespace)
+            self._said[run.key] = Said(told, _text(told), notice, now + MEND_S)
 
-        self._writer.write(Lane.PODS, part, Target(CONFIG_MAPS.plural, full), act)
+        self._writer.write(Lane.PODS, part, Target(CONFIG_MAPS.plural, key(config_name(name), namespace)), act)
 
-    def _standing(self, run: Key, there: ConfigSeen | None) -> Gang | None:
-        """What was said last: what we wrote and may not have seen yet, or what whoever led before us wrote."""
-        seen = None if there is None else _read(there.data.get(MEMBERS, ""))
-        said = self._said.get(run)
-        return max((each for each in (seen, said) if each is not None), key=lambda each: each.generation, default=None)
+    async def _standing(self, run: Key) -> Said | None:
+        """What stands there; None where nothing does.
 
-    async def _create(self, run: Key, uid: str, data: dict[str, str]) -> None:
+        We may not read ConfigMaps, as most are none of our business: a patch that changes nothing tells what our own holds, and of
+        others' the API server's policies let us touch nothing.
+        """
+        namespace, name = split(run)
+        try:
+            answer = await self._api.patch(CONFIG_MAPS, config_name(name), {}, namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            if policy_said(error):
+                error.args = (_IN_THE_WAY,)
+            raise
+        data = msgspec.json.decode(answer, type=ConfigSeen).data
+        text = data.get(MEMBERS, "")
+        return Said(_read(text), text, data.get(NOTICE), 0.0)
+
+    async def _create(self, run: Key, uid: str, data: Data) -> None:
         namespace, name = split(run)
         body = {
             "apiVersion": CONFIG_MAPS.api_version,
@@ -113,18 +156,9 @@ class Rendezvous:
                 **marks_of(run),
                 "ownerReferences": [owned_by(run, uid)],
             },
-            "data": data,
+            "data": {file: text for file, text in data.items() if text is not None},
         }
-        try:
-            await self._api.create(CONFIG_MAPS, body, namespace)
-        except ApiError as error:
-            if not error.already_exists:
-                raise
-            found = await self._api.get(CONFIG_MAPS, config_name(name), namespace, into=Seen)
-            if not any(each.uid == uid for each in found.metadata.owner_references):
-                error.args = ("a ConfigMap of this name is there that is not ours; delete it",)
-                raise
-            await self._api.patch(CONFIG_MAPS, config_name(name), {"data": data}, namespace)
+        await self._api.create(CONFIG_MAPS, body, namespace)
 
 
 def gang_of(run: RunState, port: int) -> Gang:
@@ -166,5 +200,5 @@ def _read(text: str) -> Gang | None:
         return None
 
 
-def _says(there: ConfigSeen, data: Data) -> bool:
-    return all(there.data.get(name) == text for name, text in data.items())
+def _data(gang: Gang, notice: str | None) -> Data:
+    return {MEMBERS: _text(gang), NOTICE: notice}

@@ -16,7 +16,6 @@ from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.names import HOLD, RUN, run_of
 from fairlease.kube.resource import (
     BUDGETS,
-    CONFIG_MAPS,
     LEASES,
     NAMESPACES,
     NODES,
@@ -27,7 +26,7 @@ from fairlease.kube.resource import (
     SERVICES,
     Resource,
 )
-from fairlease.kube.seen import ConfigSeen, NodeSeen, OwnSeen, PodSeen, Seen
+from fairlease.kube.seen import NodeSeen, OwnSeen, PodSeen, Seen
 from fairlease.kube.writer import Made
 from fairlease.model.record import Key
 
@@ -74,7 +73,6 @@ class Sight:
         self.runs = Informer(api, RUNS, OwnSeen, self._on_run)
         self.pods = Informer(api, PODS, PodSeen, self._on_pod, labels=RUN)
         self.services = Informer(api, SERVICES, Seen, partial(self._on_projected, SERVICES), labels=RUN)
-        self.config_maps = Informer(api, CONFIG_MAPS, ConfigSeen, partial(self._on_projected, CONFIG_MAPS), labels=RUN)
         # Of what is over, nobody needs a copy: a closed lease leaves the watch as if it were deleted.
         self.leases = Informer(api, LEASES, Seen, partial(self._on_projected, LEASES), fields="status.closed!=true")
         on_reservation = partial(self._on_projected, RESERVATIONS)
@@ -84,8 +82,7 @@ class Sight:
     def informers(self) -> tuple[Informer[Any], ...]:
         """All of them."""
         return (
-            self.nodes, self.namespaces, self.budgets, self.runs, self.pods, self.services, self.config_maps, self.leases,
-            self.reservations,
+            self.nodes, self.namespaces, self.budgets, self.runs, self.pods, self.services, self.leases, self.reservations,
         )  # fmt: skip
 
     async def synced(self) -> None:
@@ -102,7 +99,7 @@ class Sight:
         marks.reports.update(self.pods_of_run)
         marks.written_runs.update(map(Key, self.runs.objects), self.pods_of_run)
         marks.written_budgets.update(map(Key, self.budgets.objects))
-        for informer in (self.leases, self.services, self.config_maps, self.reservations):
+        for informer in (self.leases, self.services, self.reservations):
             for each in informer.objects.values():
                 self._written(each.metadata)
         self.wake.set()
