@@ -48,6 +48,7 @@ class Said(NamedTuple):
     text: str
     notice: str | None
     again_at: float
+    pods: frozenset[str] = frozenset()
 
 
 class Rendezvous:
@@ -108,26 +109,42 @@ class Rendezvous:
     def _tell(self, run: RunState, uid: str, part: Part) -> None:
         """Say who is in and what comes, where that is not what was said; and now and then again, as somebody may have edited it."""
         namespace, name = split(run.key)
-        gang = gang_of(run, self._settings.cluster.master_port)
-        picture = self.pictures.get(run.key)
+        picture, pods = self.pictures.get(run.key), frozenset(lease.name for lease in run.held if lease.rank >= 0)
         notice = None if picture is None else _json(picture.told(run.key))
         said, now = self._said.get(run.key), asyncio.get_running_loop().time()
-        if said is not None and said.again_at > now and (said.notice, gang.after(said.gang)) == (notice, said.gang):
+        if said is not None and said.again_at > now and (said.notice, said.pods) == (notice, pods):
             return
+        gang = gang_of(
+            run, self._settings.cluster.master_port
+        )  # now, and not when it is written: the state may be a trial then
 
         async def act() -> None:
-            standing = await self._standing(run.key) if said is None or said.again_at <= now else said
-            told = gang.after(None if standing is None else standing.gang)
-            if standing is None:
-                await self._create(run.key, uid, _data(told, notice))
-            elif standing.text != _text(told) or standing.notice != notice:
-                await self._api.patch(CONFIG_MAPS, config_name(name), {"data": _data(told, notice)}, namespace)
-            self._said[run.key] = Said(told, _text(told), notice, now + MEND_S)
+            told = gang.after(None if said is None else said.gang)
+            if said is None or said.again_at <= now:  # mostly a run that just started, and there is none
+                if not await self._created(run.key, uid, _data(told, notice)):
+                    standing = await self._standing(run.key)
+                    told = gang.after(max(standing, said or standing, key=_generation).gang)
+                    await self._patched(run.key, _data(told, notice), standing)
+            else:
+                await self._patched(run.key, _data(told, notice), said)
+            self._said[run.key] = Said(told, _text(told), notice, now + MEND_S, told.pods)
 
         self._writer.write(Lane.PODS, part, Target(CONFIG_MAPS.plural, key(config_name(name), namespace)), act)
 
-    async def _standing(self, run: Key) -> Said | None:
-        """What stands there; None where nothing does.
+    async def _patched(self, run: Key, data: Data, standing: Said) -> None:
+        """Say what is not said yet."""
+        namespace, name = split(run)
+        if data == {MEMBERS: standing.text, NOTICE: standing.notice}:
+            return
+        try:
+            await self._api.patch(CONFIG_MAPS, config_name(name), {"data": data}, namespace)
+        except ApiError as error:
+            if error.not_found:  # somebody deleted it: it is made again
+                self._said[run] = standing._replace(again_at=0.0)
+            raise
+
+    async def _standing(self, run: Key) -> Said:
+        """What stands there.
 
         We may not read ConfigMaps, as most are none of our business: a patch that changes nothing tells what our own holds, and of
         others' the API server's policies let us touch nothing.
@@ -136,8 +153,6 @@ class Rendezvous:
         try:
             answer = await self._api.patch(CONFIG_MAPS, config_name(name), {}, namespace)
         except ApiError as error:
-            if error.not_found:
-                return None
             if policy_said(error):
                 error.args = (_IN_THE_WAY,)
             raise
@@ -145,7 +160,8 @@ class Rendezvous:
         text = data.get(MEMBERS, "")
         return Said(_read(text), text, data.get(NOTICE), 0.0)
 
-    async def _create(self, run: Key, uid: str, data: Data) -> None:
+    async def _created(self, run: Key, uid: str, data: Data) -> bool:
+        """Make it; says whether there was none."""
         namespace, name = split(run)
         body = {
             "apiVersion": CONFIG_MAPS.api_version,
@@ -158,7 +174,13 @@ class Rendezvous:
             },
             "data": {file: text for file, text in data.items() if text is not None},
         }
-        await self._api.create(CONFIG_MAPS, body, namespace)
+        try:
+            await self._api.create(CONFIG_MAPS, body, namespace)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            return False
+        return True
 
 
 def gang_of(run: RunState, port: int) -> Gang:
@@ -198,6 +220,10 @@ def _read(text: str) -> Gang | None:
         return msgspec.json.decode(text, type=Gang)
     except msgspec.DecodeError:
         return None
+
+
+def _generation(said: Said) -> int:
+    return 0 if said.gang is None else said.gang.generation
 
 
 def _data(gang: Gang, notice: str | None) -> Data:
