@@ -81,9 +81,9 @@ def test_the_server_keeps_all_that_a_budget_says_of_itself(plane: Plane) -> None
 
 
 def test_the_server_keeps_all_that_a_reservation_says_of_itself(plane: Plane) -> None:
-    here = world()
-    here.submit("short", run("org:a", 8, 8))
-    here.submit("next", run("org:a", 8, 8))
+    here = World(node("n"), budget("org", envelope("e", 64)))
+    for name in ("runs", "waits"):
+        here.submit(name, run("org", 8, 8))
     here.tick(cmd.Forecast())
     made = Reservations()
     for entry in here.store.entries():
@@ -91,7 +91,7 @@ def test_the_server_keeps_all_that_a_reservation_says_of_itself(plane: Plane) ->
             made.take(entry.at, event)
     place, writer = bound_namespace(plane, "org:ai"), controller(plane)
     found = [each for each in made.objects(here.now) if "forecast" in each["status"]]
-    assert found
+    assert any(each["status"]["forecast"].get("remedies") for each in found)
     for told in found:
         assert writer.post(path("Reservation", place), thing("Reservation", told["spec"], name=told["name"])).ok
         said = writer.patch(path("Reservation", place, told["name"], "status"), {"status": told["status"]})

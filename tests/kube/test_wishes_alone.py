@@ -142,6 +142,8 @@ def test_a_rank_that_is_swapped_keeps_its_name_and_the_others_learn_where_it_is(
     team.submit("safe", 8, pod=4, sparesPerGroup=4, locality={"groupGPUs": 8})
     team.reaches("safe", "Running")
     before = eventually(lambda: members(team, "safe"))
+    spares = {"group": 0, "wanted": 4, "held": 4, "ready": 4}
+    eventually(lambda: team.status("safe")["spares"]["groups"] == [spares])
     moved = before["members"][1]
     told = editor.asks("drill", "safe", "--rank", "1")
     assert (told["rank"], told["from"]["node"], told["attempt"]) == (1, moved["node"], 1)
@@ -156,6 +158,11 @@ def test_a_rank_that_is_swapped_keeps_its_name_and_the_others_learn_where_it_is(
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("a1-r1", "run-safe")
     assert {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}["WORLD_SIZE"] == "2"
     assert team.status("safe")["attempt"] == 1
+    spare = next(name for name, pod in team.pods().items() if pod["spec"]["containers"][0]["name"] == "spare")
+    where = eventually(lambda: team.bound().get(spare))
+    silent = {"type": "Ready", "status": "False", "reason": "Test", "message": "", "lastHeartbeatTime": None}
+    assert team.api.patch(f"/api/v1/nodes/{where}/status", {"status": {"conditions": [silent]}}).ok
+    eventually(lambda: team.status("safe")["spares"]["ready"] == 0)
     assert "has no rank 7" in editor.sees("drill", "safe", "--rank", "7", code=2)
 
 

@@ -14,7 +14,7 @@ class Clock:
 
 def test_a_fact_calls_for_a_forecast_and_a_clock_does_not() -> None:
     clock = Clock()
-    refresh = Refresh(clock)
+    refresh = Refresh(clock=clock)
     clock.now += 1_000
     assert (refresh.due(), refresh.wait_s()) == (False, None)
     refresh.call_for()
@@ -23,7 +23,7 @@ def test_a_fact_calls_for_a_forecast_and_a_clock_does_not() -> None:
 
 def test_decisions_that_wait_go_first_up_to_a_point() -> None:
     clock = Clock()
-    refresh = Refresh(clock)
+    refresh = Refresh(clock=clock)
     refresh.call_for()
     assert (refresh.due(), refresh.due(busy=True)) == (True, False)
     clock.now += PATIENCE_S
@@ -32,7 +32,7 @@ def test_decisions_that_wait_go_first_up_to_a_point() -> None:
 
 def test_one_that_took_long_is_not_made_again_soon() -> None:
     clock = Clock()
-    refresh = Refresh(clock)
+    refresh = Refresh(clock=clock)
     refresh.call_for()
     began = clock.now
     clock.now += 0.01

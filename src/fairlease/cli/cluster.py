@@ -141,6 +141,7 @@ class Link:
 class ClusterSession(Session):
     """A session that asks the API server of a cluster."""
 
+    program: ClassVar[str] = "kubectl runs"
     here: ClassVar[bool] = False
     archive: str | None = None
     link: Link = field(default_factory=lambda: Link(None, None))

@@ -51,7 +51,7 @@ def verify(session: Session, name: str | None, file: str | None) -> None:
         known = [each["name"] for each in answer["outcomes"]]
         answer["outcomes"] = [each for each in answer["outcomes"] if each["name"] == name]
         if not answer["outcomes"]:
-            raise not_found("outcome", name, known, "look at `fairlease outcomes`")
+            raise not_found("outcome", name, known, f"look at `{session.program} outcomes`")
     answer["ok"] = all(each["ok"] for each in answer["outcomes"])
     session.show(answer, lambda found: _draw(session, found["outcomes"], full=name is not None))
     if not answer["ok"]:

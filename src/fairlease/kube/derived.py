@@ -111,7 +111,10 @@ class Derived:
         asked, now = past.find(name), _now(scheduler)
         if asked is not None:
             status = past.status(asked, now) if seen is None else status_of(seen)
-            return Inquiry(scheduler).explanation(asked, status, now)
+            told = Inquiry(scheduler).explanation(asked, status, now)
+            for each in told["preemptions"]:
+                each["verify"] = f"kubectl runs lottery verify {each['outcome']}"
+            return told
         if seen is None:
             raise no_run(name)
         return await self._told_by_objects(name, seen)

@@ -51,7 +51,7 @@ MEMORY = "fairlease-notices"
 KEYS_MAX = 1_000
 """Keys that it remembers, the latest."""
 REMEMBER_S = 5.0
-AGAIN_S = 2.0
+AGAIN_S, PAUSE_S = 2.0, 0.1
 BACKLOG_MAX = 10_000
 
 BY_STORY = frozenset({nt.Kind.RUN_STARTED, nt.Kind.RESERVATION_BLOCKED, nt.Kind.OVERDRAWN, nt.Kind.HOURS_USED_UP})
@@ -84,14 +84,18 @@ class Notifier:
         self._rendezvous = projector.gangs.rendezvous
         self._outbox = Outbox(":memory:")
         self._lookout = Lookout(decider, now, projector.owner_of)
-        self._courier = Courier(self._outbox, CHANNELS, self._send, now, sight.wake.set, metrics, log)
+        self._courier = Courier(self._outbox, CHANNELS, self._send, now, self._soon, metrics, log)
         self._seq = decider.head.seq
         self._remembered: Memory | None = None
-        self._remember_at = self._turn_at = 0.0
+        self._remember_at = self._turn_at = self._looked_at = 0.0
         self._changed = True
         self._closed = False
         self._saving: asyncio.Task[None] | None = None
         metrics.watch_pending(self._pending)
+
+    def _soon(self) -> None:
+        self._turn_at = 0.0
+        self._sight.wake.set()
 
     def _pending(self) -> int:
         return 0 if self._closed else self._outbox.sums(0).pending
@@ -164,8 +168,11 @@ class Notifier:
 
     def turn(self, *, busy: bool) -> None:
         """Look at what comes and at money, and send what is due. While decisions wait (`busy`) nothing is thought through."""
+        if self.wait_s() > 0:
+            return
+        self._looked_at = time.monotonic()
         try:
-            self._turn_at = time.monotonic() + self._look(busy=busy)
+            self._turn_at = self._looked_at + self._look(busy=busy)
             self._remember()
         except Exception:  # noqa: BLE001 - telling must not end, nor anything else, because one thing cannot be told
             self._log.exception("notices could not be told")
@@ -183,14 +190,16 @@ class Notifier:
             self._raise(alarms)
             waits.append(again_s)
             self._draw()
+        else:
+            waits.append(AGAIN_S)
         waits.append(self._courier.pump())
         if self._changed:
             waits.append(max(self._remember_at - time.monotonic(), 0.1))
         return min(waits)
 
     def wait_s(self) -> float:
-        """Seconds until the next turn may bring something."""
-        return max(0.0, self._turn_at - time.monotonic())
+        """Seconds until the next turn may bring something. There is a pause between two: the loop is there to decide."""
+        return max(0.0, max(self._turn_at, self._looked_at + PAUSE_S) - time.monotonic())
 
     def _draw(self) -> None:
         """Have the pods of every run shown what comes."""

@@ -201,7 +201,8 @@ class Projector:
             if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
                 problem = problem or note
-            return reports.live_report(run, now, generation, problem, on_nodes=self.gangs.on_nodes(run))
+            capacity = self._decider.state.capacity
+            return reports.live_report(run, now, generation, problem, capacity, on_nodes=self.gangs.on_nodes(run))
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
         final = self._chronicle.final[name]

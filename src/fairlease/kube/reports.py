@@ -14,6 +14,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.refusal import Refusal
+    from fairlease.ledger.capacity import Capacity
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Ending
     from fairlease.model.record import Key
@@ -30,9 +31,9 @@ COUNTDOWN_S = 60
 """How far a countdown may be off before it is written again, where its date is near."""
 
 
-def live_report(run: RunState, now: int, generation: int, problem: str, *, on_nodes: int) -> View:
+def live_report(run: RunState, now: int, generation: int, problem: str, capacity: Capacity, *, on_nodes: int) -> View:
     """How a run that lives stands. It is Running once all its pods are on their nodes, and not before."""
-    view = run_status(run, now)
+    view = run_status(run, now, capacity)
     pods = sum(1 for lease in run.leases.values() if lease.rank >= 0)
     if run.phase is Phase.RUNNING and on_nodes < pods:
         view["phase"] = Phase.PENDING.value

@@ -48,6 +48,9 @@ COMMANDS_MAX = 4_000
 COMPARE_S = 180.0
 """How often everything is compared, marked or not."""
 
+FORECAST_S = 5.0
+"""Between two forecasts: each that moved something is an entry, and so an object in etcd."""
+
 AGAIN_S = 0.2
 LAST_S = 5.0
 SNAPSHOT_AGAIN_S = 30.0
@@ -80,7 +83,7 @@ class Term:
         self._not_before = 0.0
         self._saved = 0 if base is None else base.seq
         self._compare_at = self._snapshot_at = 0.0
-        self._refresh = Refresh()
+        self._refresh = Refresh(FORECAST_S)
         self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
         self._aside: set[asyncio.Task[None]] = set()
         self.decided = asyncio.Event()

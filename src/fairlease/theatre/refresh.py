@@ -20,8 +20,8 @@ PATIENCE_S = 10.0
 class Refresh:
     """Keeps the time between two forecasts, in seconds of a steady clock."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+        self._every_s, self._clock = every_s, clock
         self._due: float | None = None
         self._next = 0.0
 
@@ -42,4 +42,4 @@ class Refresh:
         """One was made, or could not be: what it told is no fact that calls for another."""
         now = self._clock()
         self._due = None
-        self._next = now + max(EVERY_S, SHARE * (now - began))
+        self._next = now + max(self._every_s, SHARE * (now - began))
