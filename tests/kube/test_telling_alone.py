@@ -6,6 +6,8 @@ One control plane and one controller, whose notice is short and which posts to a
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from tools.controlplane import Plane
 from fairlease.model.amount import parse_instant
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
+STRANGER = CONFIG.parent / "docs" / "verify_lottery.py"
 SETTINGS = """
 notice: 15s
 minRuntime: 0s
@@ -158,6 +161,10 @@ def test_reservations_forecasts_outcomes_and_draws_are_shown_and_proved(cluster:
     verified = looks.asks("lottery", "verify")
     assert verified["ok"] is True
     assert outcome["name"] in [each["name"] for each in verified["outcomes"]]
+    listed = cluster.folder / "outcomes.json"
+    listed.write_text(cluster.kubectl("get", "resolveroutcomes", "-o", "json").stdout)
+    stranger = subprocess.run([sys.executable, "-I", STRANGER, listed], capture_output=True, text=True, check=False)
+    assert stranger.returncode == 0, stranger.stdout
     report = looks.asks("forecast", "report", "--owner", team.owner)
     assert report["forecasts"] >= 1
     assert "STARTS" in looks.sees("forecast", "report")

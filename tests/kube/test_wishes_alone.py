@@ -90,7 +90,7 @@ def test_pods_are_told_who_is_in_and_when_that_changes(team: Team, editor: Perso
 
 
 def test_a_width_off_the_grid_is_refused_with_the_nearest(team: Team, editor: Person) -> None:
-    team.submit("steps", 8, malleable=ELASTIC, locality={"groupGPUs": 4})
+    team.submit("steps", 8, malleable={**ELASTIC, "maxTotalGPUs": 15}, locality={"groupGPUs": 4})
     team.reaches("steps", "Running")
     said = editor.sees("shrink", "steps", "--to", "6", code=2)
     assert "6 GPUs are not on the step grid; nearest: 4 and 8" in said
@@ -98,8 +98,8 @@ def test_a_width_off_the_grid_is_refused_with_the_nearest(team: Team, editor: Pe
         "kubectl", "patch", "run", "steps", "--type=merge", "-p", '{"spec":{"malleable":{"desiredTotalGPUs":15}}}'
     )
     assert patched.returncode != 0
-    assert "nearest: 12 and 16" in patched.stderr
-    assert "would be wider" in editor.sees("shrink", "steps", "--to", "16", code=2)
+    assert "nearest: 12" in patched.stderr
+    assert "would be wider" in editor.sees("shrink", "steps", "--to", "12", code=2)
     assert (
         editor.types("kubectl", "scale", "run/steps", "--replicas=6").returncode == 0
     )  # a Scale shows no grid to the server
@@ -108,6 +108,9 @@ def test_a_width_off_the_grid_is_refused_with_the_nearest(team: Team, editor: Pe
     assert editor.types("kubectl", "scale", "run/steps", "--replicas=4").returncode == 0
     eventually(lambda: width(team, "steps") == 4)
     eventually(lambda: "nearest" not in team.status("steps").get("message", ""))
+    free = '{"spec":{"malleable":{"desiredTotalGPUs":null}}}'
+    assert editor.types("kubectl", "patch", "run", "steps", "--type=merge", "-p", free).returncode == 0
+    eventually(lambda: width(team, "steps") == 12)
 
 
 def test_what_pods_are_told_is_mended_and_a_strangers_object_is_left_alone(

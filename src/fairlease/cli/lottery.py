@@ -68,7 +68,10 @@ def _from_file(path: str) -> list[Answer]:
         document = json.loads(text)
         if isinstance(document, dict):
             names = ("outcomes", "resolverOutcomes", "items")
+            listed = "items" in document
             document = next((document[each] for each in names if each in document), [document])
+            if listed:  # kubectl lists by name: outcome-10 stands before outcome-2
+                document = sorted(document, key=lambda each: (len(each["metadata"]["name"]), each["metadata"]["name"]))
         return [
             {"name": each.get("name") or each.get("metadata", {}).get("name", "outcome"), "spec": dict(each["spec"])}
             for each in document

@@ -180,7 +180,7 @@ class Answers:
     async def outcomes(self, name: str | None = None, run: str | None = None, limit: int = 100) -> Answer:
         """Resolutions in their order: one, those that a run had a part in, or the last of all."""
         found = (await self._api.list(OUTCOMES, into=OwnSeen)).items
-        found.sort(key=lambda each: (each.spec["at"], len(each.metadata.name), each.metadata.name))
+        found.sort(key=lambda each: (len(each.metadata.name), each.metadata.name))  # they are numbered
         rows: list[Answer] = [{"name": each.metadata.name, "spec": each.spec} for each in found]
         if run is not None:
             rows = [row for row in rows if name_key(run) in _parties(row["spec"])]

@@ -214,6 +214,7 @@ class Chronicle:
         """A Run's object is gone: nobody will ask how it ended."""
         self.final.pop(run, None)
         self.reservations.pop(run, None)
+        self.turned.pop(run, None)
 
 
 def _told(run: Key, hold: Hold) -> Iterable[ev.ReservationMade | ev.ReservationTurned]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
-    from fairlease.model.run import RunSpec
+    from fairlease.model.run import Malleable, RunSpec
 
 SKEW_MS = 2 * SECOND
 """How far the API server's clock, which knows only seconds, may seem to lie behind ours."""
@@ -169,8 +169,8 @@ class Observer:
         found = read(seen, "Run")
         if isinstance(found, RunObject):
             wanted, has = found.spec.malleable, live.spec.malleable
-            if wanted is not None and has is not None and wanted.desired != has.desired:
-                yield cmd.Resize(run=live.key, desired=wanted.desired)
+            if wanted is not None and has is not None and _desired(wanted) != _desired(has):
+                yield cmd.Resize(run=live.key, desired=_desired(wanted))
             else:
                 self._widths.pop(live.key, None)
             if found.spec.funding != live.spec.funding:
@@ -290,6 +290,11 @@ class Observer:
         if pod is None:
             return KILLED if gone else None
         return pod.failure
+
+
+def _desired(elastic: Malleable) -> int:
+    """The width that a run would like to have; who leaves it out wants the widest that it can have."""
+    return elastic.grid[-1] if elastic.desired_total_gpus is None else elastic.desired
 
 
 def _lasting(spec: RunSpec) -> RunSpec:
