@@ -26,7 +26,7 @@ from fairlease.kube.policy import NAMESPACE
 pytestmark = pytest.mark.xdist_group("controller")
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
-SETTINGS = "nodeDebounce: 1s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,7 @@ def test_a_pod_that_fails_ends_the_attempt_and_the_next_one_has_names_of_its_own
     status = team.reaches("weak", "Failed")
     assert "exit code 3" in status["message"]
     assert status["attempt"] == 2
+    assert "BackOff" in team.events("weak")
     eventually(lambda: len(team.closures()) == 4)
     assert set(team.leases()) == {"weak-1-0", "weak-1-1", "weak-2-0", "weak-2-1"}
     assert set(team.closures().values()) == {"Fail"}

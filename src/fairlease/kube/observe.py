@@ -21,6 +21,7 @@ from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_o
 from fairlease.model.record import Key, split
 from fairlease.model.run import Funding, Phase
 from fairlease.reason import Reason
+from fairlease.theatre.backoff import pause_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,8 +42,11 @@ SKEW_MS = 2 * SECOND
 class Observer:
     """Turns marks into commands; `refused` has what was turned away, for as long as it is there."""
 
-    def __init__(self, state: State, sight: Sight, chronicle: Chronicle, now: Callable[[], int]) -> None:
+    def __init__(
+        self, state: State, sight: Sight, chronicle: Chronicle, now: Callable[[], int], backoff_ms: int
+    ) -> None:
         self._state, self._sight, self._chronicle, self._now = state, sight, chronicle, now
+        self._backoff_ms = backoff_ms
         self.refused: dict[Key, Refusal] = {}
         self.refused_budgets: dict[Key, Refusal] = {}
         self.unknown: set[Key] = set()
@@ -268,18 +272,22 @@ class Observer:
         pods = self._sight.pods_of_run.get(run.key, {})
         refused, taken = gangs.refused(run), gangs.taken(run)
         if refused is not None:
-            return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=refused.rank, exit_code=NEVER_MADE)
+            return self._failed(run, refused, NEVER_MADE)
         active = [lease for lease in run.held if lease.rank >= 0]
         succeeded = 0
         for lease in active:
             pod = pods.get(lease.name)
             code = self._ended_with(lease, pod, gone=lease.name in taken)
             if code is not None and code != 0:
-                return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=lease.rank, exit_code=code)
+                return self._failed(run, lease, code)
             succeeded += code == 0
         if active and succeeded == len(active):
             return cmd.WorkEnded(run=run.key, attempt=run.attempt, exit_code=0)
         return None
+
+    def _failed(self, run: RunState, lease: Lease, code: int) -> cmd.PodFailed:
+        rest = pause_ms(self._backoff_ms, run.failures)
+        return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=lease.rank, exit_code=code, retry_after=rest)
 
     def _ended_with(self, lease: Lease, pod: PodSeen | None, *, gone: bool) -> int | None:
         """The exit code of a pod's work; None while it works. What happens with its node is the node's failure, not its own."""

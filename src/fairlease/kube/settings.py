@@ -18,6 +18,7 @@ from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
 from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
+from fairlease.theatre.backoff import a_backoff
 from fairlease.theatre.webhook import web_address
 
 PORT_MAX = 65_535
@@ -44,6 +45,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     """Where the first rank of every gang listens."""
     opportunistic_grace: Duration = 2 * SECOND
     """How long opportunistic work has to end, at most, when somebody with a claim needs its GPUs."""
+    retry_backoff: Duration = 10 * SECOND
+    """How long a run rests after its own work failed; twice as long each time, five minutes at most."""
     notify: Notify = Notify()
     """Where notices go besides Events."""
 
@@ -67,7 +70,7 @@ def _port(value: int) -> str | None:
 _POLICY = Reader(rules.CHECKS, rules.RULES)
 _CLUSTER = Reader(
     {
-        Cluster: {"pause_image": rules.not_empty, "master_port": _port},
+        Cluster: {"pause_image": rules.not_empty, "master_port": _port, "retry_backoff": a_backoff},
         Notify: {"webhook": web_address, "webhook_file": rules.not_empty},
     },
     {},

@@ -76,7 +76,7 @@ class Term:
         base = journal.latest_snapshot()
         chronicle = Chronicle(self.decider.state, journal.entries(0 if base is None else base.seq))
         self._chronicle = chronicle
-        self._observer = Observer(self.decider.state, sight, chronicle, self.now)
+        self._observer = Observer(self.decider.state, sight, chronicle, self.now, settings.cluster.retry_backoff)
         self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
