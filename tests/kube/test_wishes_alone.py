@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person, bind
 from tests.kube.stage import Controller, Team, eventually
 from tests.kube.tenancy import path
+from tests.local.mailbox import free_port
 from tools.controlplane import Plane
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SETTINGS = "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\n"
+PORT = free_port()
 ELASTIC = {"minTotalGPUs": 4, "maxTotalGPUs": 16, "stepGPUs": 4, "desiredTotalGPUs": 8}
 
 
@@ -31,7 +34,8 @@ def cluster(make_plane: MakePlane) -> Iterator[Plane]:
 def mind(cluster: Plane) -> Iterator[Controller]:
     settings = cluster.folder / "settings.yaml"
     settings.write_text(SETTINGS)
-    controller = Controller(cluster, "one", "--config", str(settings)).start()
+    flags = ("--config", str(settings), "--metrics-port", str(PORT))
+    controller = Controller(cluster, "one", *flags).start()
     yield controller
     controller.kill()
 
@@ -55,6 +59,12 @@ def editor(cluster: Plane, team: Team) -> Person:
 def members(team: Team, run: str) -> dict[str, Any]:
     answer = team.api.get(f"/api/v1/namespaces/{team.namespace}/configmaps/run-{run}")
     return dict(json.loads(answer.body["data"]["members.json"])) if answer.ok else {}
+
+
+def metric(name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return float(next(line for line in lines if line.startswith(f"fairlease_{name} ")).split()[1])
 
 
 def width(team: Team, run: str) -> int:
@@ -161,6 +171,7 @@ def test_a_rank_that_is_swapped_keeps_its_name_and_the_others_learn_where_it_is(
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("a1-r1", "run-safe")
     assert {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}["WORLD_SIZE"] == "2"
     assert team.status("safe")["attempt"] == 1
+    eventually(lambda: metric("swap_running_seconds_count") >= 1)
     spare = next(name for name, pod in team.pods().items() if pod["spec"]["containers"][0]["name"] == "spare")
     where = eventually(lambda: team.bound().get(spare))
     silent = {"type": "Ready", "status": "False", "reason": "Test", "message": "", "lastHeartbeatTime": None}

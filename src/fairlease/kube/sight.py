@@ -33,6 +33,7 @@ from fairlease.model.record import Key
 if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.resource import Meta
+    from fairlease.model.lease import Lease
 
 _IN_FORCE = ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
 
@@ -205,6 +206,11 @@ class Sight:
         informers: dict[str, Informer[Any]] = {"Run": self.runs, "Budget": self.budgets, "Node": self.nodes}
         seen = informers[kind].objects.get(name) if kind in informers else None
         return "" if seen is None else str(seen.metadata.uid)
+
+    def runs_on(self, lease: Lease) -> bool:
+        """Whether the pod of a lease runs, or ran."""
+        pod = self.pods_of_run.get(lease.run, {}).get(lease.name)
+        return pod is not None and (pod.over or pod.status.phase == "Running")
 
     def not_ready(self, node: str) -> bool:
         """Whether a node is gone or silent: what is missing there is the node's failure, not the pod's."""

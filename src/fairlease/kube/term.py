@@ -53,6 +53,8 @@ FORECAST_S = 5.0
 
 AGAIN_S = 0.2
 LAST_S = 5.0
+LOOK_S = 0.1
+"""Between two looks at whether the pod of a rank that was taken over runs: that is no news to anything but a metric."""
 SNAPSHOT_AGAIN_S = 30.0
 LINES_MAX = 50
 
@@ -115,6 +117,8 @@ class Term:
                 self._keep_snapshot()
                 await self._foresee()
                 self._notifier.turn(busy=self._sight.marks.news())
+                if self._metrics.changes.waiting:
+                    self._metrics.changes.look(self._sight.runs_on)
                 if not self._sight.marks.news():
                     await self._sleep()
             await self._last_snapshot()
@@ -149,6 +153,8 @@ class Term:
         waits = [max(0.0, self._compare_at - time.monotonic()), max(self._notifier.wait_s(), 0.001)]
         if (refresh_s := self._refresh.wait_s()) is not None:
             waits.append(max(refresh_s, 0.001))
+        if self._metrics.changes.waiting:
+            waits.append(LOOK_S)
         timer = self.decider.next_timer()
         if timer is not None:
             due_s = (timer - self.now() + 1) / 1000  # a millisecond late rather than one early
