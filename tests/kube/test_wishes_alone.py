@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person, bind
-from tests.kube.stage import Controller, Team, eventually
+from tests.kube.stage import SILENT, Controller, Team, eventually
 from tests.kube.tenancy import path
 from tests.local.mailbox import free_port
 from tools.controlplane import Plane
@@ -174,6 +174,7 @@ def test_a_rank_that_is_swapped_keeps_its_name_and_the_others_learn_where_it_is(
     eventually(lambda: metric("swap_running_seconds_count") >= 1)
     spare = next(name for name, pod in team.pods().items() if pod["spec"]["containers"][0]["name"] == "spare")
     where = eventually(lambda: team.bound().get(spare))
+    assert team.api.patch(f"/api/v1/nodes/{where}", {"metadata": {"annotations": {SILENT: ""}}}).ok
     silent = {"type": "Ready", "status": "False", "reason": "Test", "message": "", "lastHeartbeatTime": None}
     assert team.api.patch(f"/api/v1/nodes/{where}/status", {"status": {"conditions": [silent]}}).ok
     eventually(lambda: team.status("safe")["spares"]["ready"] == 0)
