@@ -160,6 +160,11 @@ class Durations:
         prior = _prior(*((bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)))
         left /= sum(prior)
         over, place, here = 1 - HIGH, BINS, 0.0
+        most = max([max(weights) for _, weights in layers if weights], default=-1)
+        while place > most + 1 and over > 0:  # nobody has seen an end up there
+            place -= 1
+            here = left * prior[place]
+            over -= here
         while place and over > 0:
             place -= 1
             here = left * prior[place]
