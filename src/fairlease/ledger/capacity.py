@@ -429,6 +429,8 @@ class Capacity:
                 continue
             domain.version += 1
             if state.barred is None and before != after:
-                domain.pool.idle += after.bit_count() - before.bit_count()
-                clear = ~state.lien
-                domain.shift(state, (before & clear).bit_count(), (after & clear).bit_count())
+                was, left = before.bit_count(), after.bit_count()
+                domain.pool.idle += left - was
+                if state.lien:
+                    was, left = (before & ~state.lien).bit_count(), (after & ~state.lien).bit_count()
+                domain.shift(state, was, left)
