@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover, predict
-from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook, Terms, first_fit, lien_of, takes
+from fairlease.engine.outlook import (
+    BY_FACT, FREE, GUESSED, SPARE, WHOLE, WIDTH, Fit, Outlook, Terms, first_fit, lien_of, takes,
+)  # fmt: skip
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DEPTH = 64
 """Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
 
+_CUTS = (SPARE, WIDTH, WHOLE)
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
 
@@ -79,13 +82,14 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
     """Give a run its reservation, or move the one it has, for the reason `why`; False where it would never fit.
 
-    Who is cut for it has its notice from the first date on; a move does not begin it again.
+    Who is cut for it has its notice from the first date on; neither a move nor money that comes back begins it again. So a date
+    can be now: what a cut serves falls due at once where the notice is over, unless that has just been tried.
     """
     if engine.rehearses:
         return _sketch(engine, run, why)
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
     cut_from = None if notice is None else now + notice
-    if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
+    if notice is not None and hold is not None and hold.cut_from is not None:
         cut_from = hold.cut_from
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
@@ -94,7 +98,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if found is None:
         return False
     date = found.date
-    if date <= now:  # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
+    if date <= now and (why is Reason.NotServed or found.fit.how not in _CUTS):
+        # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + (notice or engine.state.config.commit_quantum)
     if why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
