@@ -234,10 +234,9 @@ def may_cut(run: RunState, now: int) -> bool:
     return due and hold is not None and hold.cut_from is not None and hold.cut_from <= now
 
 
-def await_money(engine: Engine, run: RunState, cause: Reason) -> None:
-    """A run cannot be paid now: if a window will pay it has a date, else what it had holds nothing."""
-    coming = cause is Reason.WindowClosed and engine.state.config.reservations
-    planner = opening(engine, run) if coming else None
+def await_money(engine: Engine, run: RunState, cause: Reason, *, closed: bool) -> None:
+    """A run cannot be paid now: if a window that is `closed` will pay, or pay the rest, it has a date; else what it had holds nothing."""
+    planner = opening(engine, run) if closed and engine.state.config.reservations else None
     if planner is None:
         settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)
         return
