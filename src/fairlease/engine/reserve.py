@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover, predict
 from fairlease.engine.outlook import (
-    BY_FACT, FREE, GUESSED, SPARE, WHOLE, WIDTH, Fit, Outlook, Terms, first_fit, lien_of, takes,
+    BY_FACT, FREE, GUESSED, SPARE, WHOLE, WIDTH, Between, Fit, Outlook, Terms, first_fit, lien_of, takes,
 )  # fmt: skip
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
@@ -23,6 +23,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
+    from fairlease.engine.pack import Need
     from fairlease.ledger.live import Hold, RunState
 
 DEPTH = 64
@@ -68,15 +69,29 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -
     pool, need = planner.pool, need_of(run.spec, least_width(run.spec))
     if pool is None:
         return None
+    sooner = _between(engine, run, planner, need)
     for guess in (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
         fit = first_fit(pool, planner.reach(), need, outlook)
+        if sooner is not None and (fit is None or sooner.when < fit.when):
+            fit = sooner
         if fit is not None:
             basis = _BASES.get(fit.how, Reason.Notice)
             if planner.now > max(engine.now, fit.when):
                 return Draft(planner.now, Reason.WindowClosed, fit, planner)
             return Draft(fit.when, basis, fit, planner)
     return None
+
+
+def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit | None:
+    """Where a run would fit by hard facts, and surely be over, before those who asked earlier need the slots."""
+    limit, near = run.spec.runtime.max_duration, engine.state.standings.near.get(run.spec.resources.gpu_type)
+    if limit is None or near is None or planner.pool is None:
+        return None
+    ahead = (near[order].hold for order in near.irange(maximum=run.order, inclusive=(True, False)))
+    if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
+        return None
+    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), need)
 
 
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
