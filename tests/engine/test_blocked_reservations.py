@@ -22,6 +22,8 @@ def test_a_reservation_that_lost_all_its_nodes_is_made_again_when_one_comes_back
     world.write(box)
     hold = world.run("big").hold
     assert hold is not None
-    assert (hold.state, hold.earliest_start) == (ReservationState.PENDING, asked_at + 15 * MINUTE), "its notice was given"
+    assert (hold.state, hold.earliest_start) == (ReservationState.PENDING, asked_at + 15 * MINUTE), (
+        "its notice was given"
+    )
     world.wait(14 * MINUTE)
     assert world.how("big") == "Running"

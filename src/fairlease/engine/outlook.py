@@ -35,6 +35,9 @@ REMEMBERED_MAX = 65_536
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
 
+CUTS = (SPARE, WIDTH, WHOLE)
+"""Ways in which others give way."""
+
 Ready = tuple[int, int]
 """(when, how)."""
 
@@ -222,7 +225,9 @@ class Between(Outlook):
         fit = first_fit(pool, mask, need, self)
         if fit is None or fit.when <= self.now:
             return None
-        holds = (self.state.holds[run] for pod in fit.pods for run, slots in pod.node.liens.items() if slots & pod.slots)
+        holds = (
+            self.state.holds[run] for pod in fit.pods for run, slots in pod.node.liens.items() if slots & pod.slots
+        )
         ahead = (each.hold for each in holds if each.order < self.claim.order)
         return fit if all(hold is None or hold.earliest_start >= fit.when + self._limit for hold in ahead) else None
 
@@ -244,7 +249,9 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     soonest = outlook.terms.cut_at if _nothing_before_the_cut(outlook) else None
     by_domain: list[list[Pod]] = []
     group = need.size * (need.pods if need.together else need.blocks[0].pods)
-    for domain in sorted(pool.domains.values(), key=lambda each: _preference(each, group)):
+    for domain in sorted(
+        pool.domains.values(), key=lambda each: (each.liened > 0, *_hole(each.free, group), each.order)
+    ):
         if not domain.mask & mask:
             continue
         pods = outlook.pods(domain, mask, need.size)
@@ -261,9 +268,9 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
 
 
-def _preference(domain: Domain, group: int) -> tuple[bool, bool, int, int]:
-    fits = domain.free >= group
-    return domain.liened > 0, not fits, domain.free if fits else -domain.free, domain.order
+def _hole(free: int, group: int) -> tuple[bool, int]:
+    """Holes that fit before others, the smallest first; of the others the largest first."""
+    return (False, free) if free >= group else (True, -free)
 
 
 def _nothing_before_the_cut(outlook: Outlook) -> bool:

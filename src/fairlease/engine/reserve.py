@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover, predict
 from fairlease.engine.outlook import (
-    BY_FACT, FREE, GUESSED, SPARE, WHOLE, WIDTH, Between, Fit, Outlook, Terms, first_fit, lien_of, takes,
-)  # fmt: skip
+    BY_FACT,
+    CUTS,
+    FREE,
+    GUESSED,
+    WHOLE,
+    Between,
+    Fit,
+    Outlook,
+    Terms,
+    first_fit,
+    lien_of,
+    takes,
+)
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
@@ -29,7 +40,6 @@ if TYPE_CHECKING:
 DEPTH = 64
 """Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
 
-_CUTS = (SPARE, WIDTH, WHOLE)
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
 
@@ -113,7 +123,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if found is None:
         return False
     date = found.date
-    if date <= now and (why is Reason.NotServed or found.fit.how not in _CUTS):
+    if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
         # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + (notice or engine.state.config.commit_quantum)
     if why is Reason.NotServed and found.fit.how == WHOLE:
@@ -250,7 +260,7 @@ def may_cut(run: RunState, now: int) -> bool:
 
 
 def await_money(engine: Engine, run: RunState, cause: Reason, *, closed: bool) -> None:
-    """A run cannot be paid now: if a window that is `closed` will pay, or pay the rest, it has a date; else what it had holds nothing."""
+    """A run cannot be paid now: if a window that is `closed` will pay (the rest) it has a date, else what it had holds nothing."""
     planner = opening(engine, run) if closed and engine.state.config.reservations else None
     if planner is None:
         settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)

@@ -39,7 +39,10 @@ class Promises:
         if (namespace, event.name) in self.names:
             yield f"a reservation {event.name} was there before"
         self.names.add((namespace, event.name))
-        tried = event.reason in (Reason.NotServed, Reason.TooYoung)  # what was due, and could not be served, has to wait
+        tried = event.reason in (
+            Reason.NotServed,
+            Reason.TooYoung,
+        )  # what was due, and could not be served, has to wait
         if event.earliest_start < at + tried:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
         if bool(event.lien) != bool(event.domains):
