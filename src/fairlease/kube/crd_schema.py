@@ -162,6 +162,8 @@ def _simple(hint: type, check: Check | None, *, status: bool) -> Schema:
         return {"type": "boolean", **twin}
     if hint is int:
         return {"type": "integer", "format": "int64", "minimum": 0, "maximum": INTEGER_MAX, **twin}
+    if hint is float:
+        return {"type": "number", "minimum": 0, **twin}
     assert hint is str, hint
     if status:
         return {"type": "string", "maxLength": MESSAGE_MAX, **twin}
