@@ -202,7 +202,7 @@ class Auditor:
         self._check(not run.open, "requeue", f"{run.key} was requeued holding leases")
         run.failures += event.reason is Reason.Fail
         allowed = (
-            run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues(event.reason)
+            run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues
         )
         self._check(allowed, "requeue", f"{run.key} was requeued for {event.reason.value} though it may not be")
         run.phase, run.started, run.reason = Phase.PENDING, None, event.reason
