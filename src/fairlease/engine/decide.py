@@ -378,17 +378,18 @@ class Engine:
             again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
-                    self._reserve(shape.runs[order], refusal.reason)
+                    self._reserve(shape.runs[order], refusal)
 
-    def _reserve(self, run: RunState, reason: Reason) -> None:
+    def _reserve(self, run: RunState, refusal: Refusal) -> None:
         """What the reason for waiting means for the reservation of a run that was not tried itself."""
+        reason, closed = refusal.reason, Reason.WindowClosed.value in refusal.tally
         if reason is Reason.Reserved:
             if run.hold is None or not run.hold.holds:
                 reserve.await_room(self, run, Planner(self.state, self.family, run, self.now))
         elif reason is Reason.NeverFits:
             reserve.settle(self, run, ReservationState.FAILED, reason, reason.remedy)
-        elif run.hold is not None or reason is Reason.WindowClosed:
-            reserve.await_money(self, run, reason)
+        elif run.hold is not None or closed:
+            reserve.await_money(self, run, reason, closed=closed)
 
 
 def _node_of(command: FailNode | RemoveNode | SetNode) -> str:
