@@ -204,6 +204,8 @@ class Engine:
 
     def _restand(self) -> None:
         state = self.state
+        if not state.dirty.accounts:
+            return
         budgets: dict[Key, dict[str, Account]] = {}
         for budget, name in state.dirty.accounts:
             budgets.setdefault(Key(budget), {})[name] = state.account(Key(budget), name)
@@ -239,10 +241,11 @@ class Engine:
 
     def _drain(self) -> bool:
         """End work whose grace is over; one unit at a time, as ending it may give cover to others."""
-        over = sorted(unit for unit, ends in self.state.overdrawn.items() if ends is not None and ends <= self.now)
+        overdrawn = self.state.overdrawn
+        over = [unit for unit, ends in overdrawn.items() if ends is not None and ends <= self.now] if overdrawn else []
         if not over:
             return False
-        lifecycle.drain(self, over[0])
+        lifecycle.drain(self, min(over))
         return True
 
     def _woken(self) -> Woken:
