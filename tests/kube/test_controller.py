@@ -456,7 +456,7 @@ def test_a_pod_that_the_api_server_refuses_fails_its_run_instead_of_charging_for
 
 
 def test_work_that_gives_way_is_told_to_whom_and_the_outcome_is_an_object(team: Team) -> None:
-    team.submit("idle", 16, opportunistic=True, runtime={"onPreempt": "Fail"})
+    team.submit("idle", 16, opportunistic=True)
     team.reaches("idle", "Running")
     team.submit("paid", 16)
     assert team.reaches("idle", "Failed")["reason"] == "ReclaimOpportunistic"

@@ -78,7 +78,7 @@ def test_a_run_that_waits_has_a_date_and_is_served_when_it_comes(stage: Stage, t
 
 
 def test_a_dry_run_of_a_resolution_writes_nothing_and_the_real_one_does_what_it_said(patient: Stage) -> None:
-    submit(patient, "idler", 4, opportunistic=True, runtime={"onPreempt": "Fail"})
+    submit(patient, "idler", 4, opportunistic=True)
     submit(patient, "rigid", 4, runtime={"checkpoint": "1m"})
     asked = {"flavor": "H100", "gpus": 4, "pod": 4, "location": {"region": "local"}}
     head = patient.call("status")["head"]

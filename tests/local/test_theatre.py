@@ -70,7 +70,7 @@ def test_opportunistic_work_ends_before_the_funded_work_on_its_gpus_begins(tmp_p
     diary = tmp_path / "diary"
     with daemon(tmp_path / "home") as stage:
         guest = f"trap 'sleep 0.3; echo guest left >> {diary}; exit 0' TERM; echo in; while :; do sleep 0.02; done"
-        stage.call("submit", objects=[run_object("guest", 8, guest, opportunistic=True, runtime={"onPreempt": "Fail"})])
+        stage.call("submit", objects=[run_object("guest", 8, guest, opportunistic=True)])
         until(lambda: stage.output("guest"))
         stage.call("submit", objects=[run_object("host", 8, f"echo host came >> {diary}")])
         assert stage.ends("guest")["reason"] == "ReclaimOpportunistic"
