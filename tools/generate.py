@@ -16,6 +16,7 @@ from fairlease.cli.kubectl import cli as kubectl
 from fairlease.cli.main import Verbs, cli
 from fairlease.cli.verb import Verb, VerbGroup
 from fairlease.kube.manifests import files
+from fairlease.reason import Reason
 from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,10 +124,40 @@ def metrics_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- reasons -----------------------------------------------------------------------------------------------------------
+
+HUNDREDS = {
+    1: "Why money does not cover a run, from the envelope that passed the least to the one that passed the most",
+    2: "Why a run that is paid for waits",
+    3: "How a run is when nothing is wrong",
+    4: "How leases open and close, and how runs end",
+    5: "Budgets and nodes",
+    6: "Answers to requests",
+    7: "What one domain, or one envelope, answers to a run that asks",
+    8: "What the date of a reservation rests on, and why it moved",
+}
+
+
+def reasons_page() -> str:
+    lines = [NOTE, "# Reasons", ""]
+    lines += [
+        "Every refusal and every cause, as conditions, leases, `explain` and metrics name it. Names and codes stay what they are.",
+        "*Transient*: waiting may be enough.",
+    ]
+    for hundred, title in HUNDREDS.items():
+        lines += ["", f"## {title}", "", "| code | reason | transient | what would change it |", "|---|---|---|---|"]
+        for reason in Reason:
+            if reason.code // 100 == hundred:
+                transient = "yes" if reason.transient else "no"
+                lines.append(f"| {reason.code} | `{reason.value}` | {transient} | {_escaped(reason.remedy)} |")
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/cli.md": cli_page,
     "docs/reference/kubectl-runs.md": kubectl_page,
     "docs/reference/metrics.md": metrics_page,
+    "docs/reference/reasons.md": reasons_page,
 }
 
 

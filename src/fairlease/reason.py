@@ -112,6 +112,14 @@ class Reason(enum.Enum):
         "ask for spares with sparesPerGroup; those that were used come back with the next attempt",
     )
 
+    # What one domain of GPUs answers to a group that looks for room, and one envelope to a run that looks for money.
+    Chosen = "Chosen", 700, False, "nothing to change"
+    NotNeeded = "NotNeeded", 701, False, "nothing to change"
+    OutOfScope = "OutOfScope", 702, False, "widen the location, or the selectors of the money"
+    Fragmented = "Fragmented", 703, True, "wait, or use smaller pods: the free GPUs lie on too many nodes"
+    NotShared = "NotShared", 704, False, "ask its owner to set sharing: family, or to lend"
+    Fits = "Fits", 705, False, "nothing to change"
+
     # What a reservation's date rests on, and why it moved.
     HardFacts = "HardFacts", 800, False, "nothing to change"
     Notice = "Notice", 801, False, "nothing to change"
@@ -124,14 +132,6 @@ class Reason(enum.Enum):
     MoneyBack = "MoneyBack", 814, True, "nothing to change"
     Nearer = "Nearer", 815, True, "nothing to change"
     Due = "Due", 820, False, "nothing to change"
-
-    # What one domain of GPUs answers to a group that looks for room.
-    Chosen = "Chosen", 700, False, "nothing to change"
-    NotNeeded = "NotNeeded", 701, False, "nothing to change"
-    OutOfScope = "OutOfScope", 702, False, "widen the location, or the selectors of the money"
-    Fits = "Fits", 705, False, "nothing to change"
-    NotShared = "NotShared", 704, False, "ask its owner to set sharing: family, or to lend"
-    Fragmented = "Fragmented", 703, True, "wait, or use smaller pods: the free GPUs lie on too many nodes"
 
 
 COVER_CAUSES = (

@@ -7,6 +7,7 @@ from tools import generate
 
 from fairlease.cli.kubectl import cli as kubectl
 from fairlease.cli.main import cli
+from fairlease.reason import Reason
 from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS
 
 
@@ -19,6 +20,11 @@ def test_the_reference_names_every_command_and_metric() -> None:
     assert "### fairlease budgets usage\n" in page
     for name in {**METRICS, **MACHINE, **CLUSTER}:
         assert f"| `fairlease_{name}` |" in generate.metrics_page()
+
+
+def test_the_reference_names_every_reason_once() -> None:
+    page = generate.reasons_page()
+    assert [page.count(f"| `{reason.value}` |") for reason in Reason] == [1] * len(Reason)
 
 
 def test_the_pages_come_out_the_same_each_time() -> None:
