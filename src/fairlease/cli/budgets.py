@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.loans import borrowed, lent, stop_lending
-from fairlease.cli.names import complete_budgets, owned_by
+from fairlease.cli.names import complete_budgets
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import NOTHING, Cell, bar, hours, show_table, terminal_width
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, bare, owner_option, verb
+from fairlease.model.owner import at_or_below
 
 _EXAMPLE = """
 fairlease budgets apply -f budgets.yaml
@@ -82,7 +83,7 @@ def usage(session: Session, owner: str | None) -> None:
     work; `-o wide` tells the two apart.
     """
     answer = _asked(session)
-    answer["budgets"] = [each for each in answer["budgets"] if owner is None or owned_by(owner, each["owner"])]
+    answer["budgets"] = [each for each in answer["budgets"] if owner is None or at_or_below(each["owner"], owner)]
     session.show(answer, lambda found: _draw_usage(session, found))
 
 

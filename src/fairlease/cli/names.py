@@ -28,11 +28,6 @@ def not_found(what: str, name: str, known: Iterable[str], remedy: str) -> Failur
     return Failure(f"there is no {what} {name}{nearest(name, known)}", code=BAD_INPUT, reason="NotFound", remedy=remedy)
 
 
-def owned_by(owner: str, other: str) -> bool:
-    """Whether `other` is `owner` or below it."""
-    return other == owner or other.startswith(f"{owner}:")
-
-
 # --- what there is -----------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.model.budget import Sharing, default_parents
+from fairlease.model.budget import Sharing
 from fairlease.model.lease import Fund, Payer
+from fairlease.model.owner import default_parents
 from fairlease.model.record import Key, split
 
 if TYPE_CHECKING:

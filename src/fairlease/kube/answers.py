@@ -19,6 +19,7 @@ from fairlease.kube.http import Unreachable
 from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run, not_installed, policy_said
 from fairlease.kube.resource import LEASES, OUTCOMES, RESERVATIONS, RESERVATIONS_OVER, RUNS, OwnSeen
 from fairlease.model.amount import parse_instant
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
@@ -96,7 +97,7 @@ class Answers:
     ) -> Answer:
         """Runs that live, in the order of asking; then those that ended, the latest first."""
         found = await self._runs(namespace or self._namespace)
-        rows = [row_of(each) for each in found if owner is None or below(owner, str(each.spec.get("owner", "")))]
+        rows = [row_of(each) for each in found if owner is None or at_or_below(str(each.spec.get("owner", "")), owner)]
         if phase is not None:
             rows = [row for row in rows if row["status"]["phase"] == phase]
         living = [row for row in rows if row["status"]["phase"] not in OVER]
@@ -336,11 +337,6 @@ def placed(raw: Any, namespace: str | None) -> Answer:  # noqa: ANN401 - an obje
     metadata = raw["metadata"]
     body: Answer = {**raw, "metadata": {**metadata, "namespace": metadata.get("namespace") or namespace}}
     return body
-
-
-def below(owner: str, other: str) -> bool:
-    """Whether `other` is `owner` or stands below it."""
-    return other == owner or other.startswith(f"{owner}:")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fairlease.engine import view
 from fairlease.engine.lending import lent_view
-from fairlease.kube.answers import Answer, below, placed, status_of
+from fairlease.kube.answers import Answer, placed, status_of
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.history import read_past, read_recent
 from fairlease.kube.observe import read
@@ -26,6 +26,7 @@ from fairlease.ledger.export import export
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import parse_instant
 from fairlease.model.objects import RunObject
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
@@ -319,7 +320,7 @@ def _run_of(body: Answer) -> RunObject:
 
 
 def _covers(owner: str | None, other: str) -> bool:
-    return owner is None or below(owner, other)
+    return owner is None or at_or_below(other, owner)
 
 
 def _budget_key(scheduler: Scheduler, text: str) -> Key:

@@ -18,6 +18,7 @@ from fairlease.kube.seen import KILLED, NEVER_MADE
 from fairlease.model.amount import SECOND, parse_instant
 from fairlease.model.document import Findings
 from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_object
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, split
 from fairlease.model.run import Funding, Phase
 from fairlease.reason import Reason
@@ -252,7 +253,7 @@ class Observer:
         bound = "" if seen is None else seen.metadata.annotations.get(OWNER, "")
         if not bound:
             return Refusal(Reason.Forbidden, f"the namespace {namespace} is bound to no owner", {})
-        if owner == bound or owner.startswith(f"{bound}:"):
+        if at_or_below(owner, bound):
             return None
         return Refusal(Reason.Forbidden, f"the namespace {namespace} is bound to {bound}, and not to {owner}", {})
 

@@ -21,6 +21,7 @@ from fairlease.ledger.opening import leases_of
 from fairlease.ledger.snapshot import open_up
 from fairlease.ledger.store import GENESIS, Conflict, Ending, Entry, Head, LeaseQuery, LeaseRow, Moment, Snapshot
 from fairlease.model.lease import Lease
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key
 from fairlease.model.run import RunSpec
 
@@ -246,4 +247,4 @@ def _matches(query: LeaseQuery, lease: Lease, ended: tuple[int, str] | None) -> 
 
 
 def _below(owner: str, top: str | None) -> bool:
-    return top is None or owner == top or owner.startswith(f"{top}:")
+    return top is None or at_or_below(owner, top)

@@ -20,6 +20,7 @@ import pwd
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
@@ -114,7 +115,7 @@ class Access:
 
 def covers(bound: str, owner: str) -> bool:
     """Whether a binding reaches an owner: itself and all below it, by whole segments (`org:ai` is not above `org:aix`)."""
-    return bound in (EVERY_OWNER, owner) or owner.startswith(f"{bound}:")
+    return bound == EVERY_OWNER or at_or_below(owner, bound)
 
 
 def _unbound(message: str) -> Denied:

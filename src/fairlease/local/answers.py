@@ -16,7 +16,6 @@ from fairlease.engine import view
 from fairlease.engine.reservations import forecast_view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
-from fairlease.local.access import covers
 from fairlease.local.changes import Changes
 from fairlease.local.children import audit_report, export_answer, forecast_answer, read_part
 from fairlease.local.contention import Contention
@@ -28,6 +27,7 @@ from fairlease.local.server import Refused
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Role
 from fairlease.model.objects import RunObject
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
@@ -269,11 +269,11 @@ class Answers:
         now = self._daemon.now()
         if args.run is not None:
             return {"runs": [self._foresight.of(self._found(rq.name_key(args.run)), now)]}
-        return {"runs": self._foresight.waiting(partial(_covers, args.owner), rq.bounded(args.limit))}
+        return {"runs": self._foresight.waiting(partial(_wanted, args.owner), rq.bounded(args.limit))}
 
     async def forecast_report(self, _: Caller, args: rq.Report) -> Result:
         """Whether forecasts kept their word, over the ledger's past."""
-        since, whose = rq.instant("since", args.since), partial(_covers, args.owner)
+        since, whose = rq.instant("since", args.since), partial(_wanted, args.owner)
         async with self._children:
             return await asyncio.to_thread(forecast_answer, self._daemon.settings.ledger, whose, since)
 
@@ -421,8 +421,8 @@ class Answers:
             )
 
 
-def _covers(owner: str | None, other: str) -> bool:
-    return owner is None or covers(owner, other)
+def _wanted(owner: str | None, other: str) -> bool:
+    return owner is None or at_or_below(other, owner)
 
 
 def reservation_counts(state: State) -> Result:
@@ -436,7 +436,7 @@ def reservation_counts(state: State) -> Result:
 
 
 def _matches(asked: Asked, args: rq.ListArgs) -> bool:
-    return (args.owner is None or covers(args.owner, asked.spec.owner)) and args.namespace in (
+    return _wanted(args.owner, asked.spec.owner) and args.namespace in (
         None,
         split(asked.run)[0],
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlease.engine import command as cmd
 from fairlease.engine import lending
 from fairlease.local import requests as rq
-from fairlease.local.access import covers
+from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
 from fairlease.model.rules import an_owner
 from fairlease.reason import Reason
@@ -63,7 +63,7 @@ class Loans:
         """What runs have borrowed, from whom and until when."""
         owner = args.owner
         return loans.borrowed_view(
-            self._scheduler.state, lambda other: owner is None or covers(owner, other), self._daemon.now()
+            self._scheduler.state, lambda other: owner is None or at_or_below(other, owner), self._daemon.now()
         )
 
     async def stop_lending(self, caller: Caller, args: rq.StopLending) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 
+from fairlease.model.owner import default_parents
 from fairlease.model.record import GpuHours, Instant, Record
 
 
@@ -108,9 +109,3 @@ class BudgetSpec(Record, frozen=True, kw_only=True):
     def parent_owners(self) -> tuple[str, ...]:
         """The parents given, or the path without its last segment."""
         return default_parents(self.owner) if self.parents is None else self.parents
-
-
-def default_parents(owner: str) -> tuple[str, ...]:
-    """The one parent that an owner's path names; a path of one segment has none."""
-    head, _, tail = owner.rpartition(":")
-    return (head,) if tail and head else ()
