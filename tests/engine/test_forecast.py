@@ -55,14 +55,17 @@ def test_runs_start_when_it_was_foreseen_if_work_ends_as_predicted() -> None:
     engine.now = world.now
     foreseen = Rehearsal(engine, forecast.waiting(world.scheduler.state)).play()
     assert set(foreseen) == {key("first"), key("second")}
+    state = world.scheduler.state
+    believed = {
+        each.key: predict.quantiles(state, each, world.now - (each.started_at or world.now))[1]
+        for each in state.runs.values()
+    }
     ends: dict[str, int] = {}
     seen: dict[str, int] = {}
     for _ in range(10):
-        state = world.scheduler.state
         for each in state.runs.values():
             if each.phase is Phase.RUNNING and each.key not in ends:
-                begun = each.started_at or 0
-                ends[each.key] = begun + predict.quantiles(state, each, world.now - begun)[1]
+                ends[each.key] = (each.started_at or 0) + believed[each.key]
                 if each.key in foreseen:
                     seen.setdefault(each.key, world.now)
         coming = sorted((when, name) for name, when in ends.items() if name in state.runs)

@@ -35,7 +35,7 @@ MOVED_SHARE = 4
 """A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
 
 CONFIDENT = 10
-"""Starts that must have been scored before their share says anything."""
+"""The share that is aimed at counts as much as so many starts, so that the first ones do not say too much."""
 
 
 class Outlook(NamedTuple):
@@ -62,10 +62,12 @@ def waiting(state: State) -> list[Key]:
     return [run.key for run in sorted(found, key=lambda run: run.order)]
 
 
-def confidence(state: State) -> int | None:
-    """Of a hundred starts that had been forecast lately, how many came between P10 and P90; None while hardly any has."""
+def confidence(state: State) -> int:
+    """Of a hundred starts that had been forecast lately, how many came between P10 and P90."""
     scored = state.waits.scored
-    return None if len(scored) < CONFIDENT else round(100 * sum(row.inside for row in scored) / len(scored))
+    aimed_at = SHARES[-1] - SHARES[0]
+    inside = 1000 * sum(row.inside for row in scored) + CONFIDENT * aimed_at
+    return round(inside / (len(scored) + CONFIDENT) / 10)
 
 
 def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
@@ -151,8 +153,13 @@ def _quantile(errors: list[int], doubt: list[int], share: int) -> int:
     return doubt[-1]
 
 
+def unheard(run: RunState) -> bool:
+    """Whether a run that waits has no forecast yet, or none since its reservation was made."""
+    return run.foreseen is None or (run.hold is not None and run.hold.made_at > run.foreseen[0])
+
+
 def _moved(run: RunState, found: Outlook, now: int) -> bool:
-    if run.foreseen is None:
+    if run.foreseen is None or unheard(run):
         return True
     before = run.foreseen[1]
     enough = max(MOVED_MIN, (found.p50 - now) // MOVED_SHARE)

@@ -1,18 +1,25 @@
 """Rehearsal: one forward play of the real engine, from the state as it is, over facts and predicted ends; then it never was.
 
 Timers fall due as they will: deadlines, windows, hours that run out, reservations. Work ends when it is predicted to, in the middle
-of what is believed of it. What then starts, and by what, is what is wanted; nothing is written. Later arrivals, failures and
-cancellations are not played: how far that leads astray is learned from what comes of forecasts (`engine.forecast`).
+of what is believed of it. What then starts, and by what, is what is wanted; nothing is written, and nothing is learned from it. Later
+arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
+(`engine.forecast`).
+
+As many starts are played as runs are asked about, some at least. Whose turn lies beyond that starts when the work ahead of it has
+drained at the rate at which work runs then.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.command import TimePassed, WorkEnded
 from fairlease.ledger import event as ev
+from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
@@ -30,10 +37,16 @@ HORIZON = 120 * DAY
 STEPS_MAX = 4_000
 """Where a rehearsal ends though somebody still waits."""
 
+STARTS_MIN = 128
+"""Starts that are played, where so many wait, for whoever is asked about; where more runs are asked about, as many as these."""
+
 CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
 number of steps depends on the distance looked at, and no more on how much runs."""
 _GRID_BITS = 5
+
+_BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
+"""Who waits for this waits for work that the same money pays for."""
 
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
@@ -65,26 +78,34 @@ class Rehearsal:
         self.now = engine.now
         self.starts: dict[Key, Start] = {}
         self.steps = 0
+        self.played = 0
         self._engine = engine.twin()
         self._baseline = baseline
         self._waiting = {run for run in wanted if self.state.runs[run].reason.transient}
+        self._played_max = max(STARTS_MIN, len(self._waiting))
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
+        self._anew: dict[tuple[object, ...], Span] = {}
         self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
         """Until all that are wanted have started, or nothing more happens, or it is far enough."""
         state = self.state
         mark = state.mark()
+        state.teaches = False
         try:
             running = [run for run in state.runs.values() if run.phase is Phase.RUNNING]
             crowd = len(running) > CROWD
             self._ends = [self._end_of(run, crowd=crowd) for run in running]
             heapify(self._ends)
             self._simplify()
-            while self._waiting and self.steps < STEPS_MAX and self._step(crowd=crowd):
+            while self._waiting and self._step(crowd=crowd):
                 self.steps += 1
+                if self.steps >= STEPS_MAX or self.played >= self._played_max:
+                    self._drain()
+                    break
         finally:
+            state.teaches = True
             state.rollback(mark)
         self._keep_promises()
         return self.starts
@@ -105,6 +126,7 @@ class Rehearsal:
                 if event.run in self._waiting:
                     self._waiting.discard(event.run)
                     self.starts[event.run] = self._after(ended, now) or self._by_fact(event.run, now, decision, bases)
+                self.played += 1
                 heappush(self._ends, self._end_of(self.state.runs[event.run], crowd=crowd))
             elif isinstance(event, ev.RunEnded):
                 self._waiting.discard(event.run)
@@ -149,17 +171,55 @@ class Rehearsal:
     def _end_of(self, run: RunState, *, crowd: bool) -> tuple[int, int, Key, int]:
         start, now = run.started_at, max(self.state.at, self.now)
         assert start is not None, "what runs has started"
-        if self._baseline:
-            middle = start + predict.last_two(self.state, run, now - start)
-            self._spans[run.key] = Span(middle, middle, middle)
-        else:
-            self._spans[run.key] = Span(*(start + each for each in predict.quantiles(self.state, run, now - start)))
-            middle = self._spans[run.key].middle
+        span = self._spans[run.key] = Span(*(start + each for each in self._lasts(run, now - start)))
+        middle = span.middle
         if crowd:
             ahead = middle - self.now
             grain = max(SECOND, 1 << max(0, ahead.bit_length() - _GRID_BITS - 1))
             middle = self.now - (-ahead // grain) * grain
         return middle, run.order, run.key, run.attempt
+
+    def _lasts(self, run: RunState, elapsed: int) -> Span:
+        """How long an attempt lasts in all that has lasted for `elapsed`; alike for all of one kind that begin anew."""
+        if elapsed:
+            return self._predicted(run, elapsed)
+        runtime = run.spec.runtime
+        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration)
+        found = self._anew.get(kind)
+        if found is None:
+            found = self._anew[kind] = self._predicted(run, 0)
+        return found
+
+    def _predicted(self, run: RunState, elapsed: int) -> Span:
+        if self._baseline:
+            alike = predict.last_two(self.state, run, elapsed)
+            return Span(alike, alike, alike)
+        return Span(*predict.quantiles(self.state, run, elapsed))
+
+    def _drain(self) -> None:
+        """Those whose turn was not played: the work of all who asked before them drains at the rate at which work runs now.
+
+        Who waits for room waits for all of its flavor; who waits for money, for its owner's.
+        """
+        state, now = self.state, self.state.at
+        rates: Counter[tuple[str, ...]] = Counter()
+        waits = []
+        for run in state.runs.values():
+            if run.phase is Phase.RUNNING:
+                rates.update({line: run.width for line in _lines(run)})
+            elif run.phase is Phase.PENDING:
+                waits.append(run)
+        ahead: Counter[tuple[str, ...]] = Counter()
+        for run in sorted(waits, key=attrgetter("order")):
+            lines = _lines(run)
+            line = lines[run.reason in _BY_OWNER]
+            if run.key in self._waiting and rates[line]:
+                at = now + ahead[line] // rates[line]
+                self.starts[run.key] = Start(at, Reason.Predicted, None, (self.now + at) // 2, 2 * at - self.now)
+                self._waiting.discard(run.key)
+            work = run.spec.resources.total_gpus * self._lasts(run, 0).middle
+            for each in lines:
+                ahead[each] += work
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
@@ -179,6 +239,12 @@ class Rehearsal:
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
         return Start(at, source, after, at, at)
+
+
+def _lines(run: RunState) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where a run stands: in the line of its flavor, and in that of its owner there."""
+    flavor = run.spec.resources.gpu_type
+    return (flavor,), (flavor, run.spec.owner)
 
 
 def _date(run: RunState) -> int:

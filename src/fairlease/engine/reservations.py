@@ -38,10 +38,14 @@ class Reservations:
     @_fold.register
     def _(self, event: ev.ReservationMade) -> None:
         before = self._latest.get(event.run)
+        status = _status(ReservationState.PENDING, event.basis.value, event.message)
         if before is not None and self._all[before][1]["state"] in _IN_FORCE:
-            self._all[before][1].update(_status(ReservationState.SUPERSEDED, event.reason.value, event.message))
+            superseded = self._all[before][1]
+            superseded.update(_status(ReservationState.SUPERSEDED, event.reason.value, event.message))
+            if "forecast" in superseded:  # it is the run's, and says as of when: it stands until there is a newer one
+                status["forecast"] = superseded["forecast"]
         self._latest[event.run] = len(self._all)
-        self._all.append((event, _status(ReservationState.PENDING, event.basis.value, event.message)))
+        self._all.append((event, status))
 
     @_fold.register
     def _(self, event: ev.ReservationTurned) -> None:

@@ -180,7 +180,7 @@ class State(World):
     def _run_requeued(self, event: ev.RunRequeued) -> None:
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
-        if event.reason is Reason.Fail:
+        if event.reason is Reason.Fail and self.teaches:
             self.durations.ended(self.undo, run, self.at)
         self.undo.touch(run)
         run.attempt += 1
@@ -210,7 +210,7 @@ class State(World):
         run = self.runs[event.run]
         assert not run.leases, "a run's leases close before it ends"
         assert run.hold is None, "a run's reservation is over before it ends"
-        if event.reason in _OWN_ENDS:
+        if event.reason in _OWN_ENDS and self.teaches:
             self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
         self._rested(run)
