@@ -1,9 +1,9 @@
 """Rehearsal: one forward play of the real engine, from the state as it is, over facts and predicted ends; then it never was.
 
 Timers fall due as they will: deadlines, windows, hours that run out, reservations. Work ends when it is predicted to, in the middle
-of what is believed of it. What then starts, and by what, is what is wanted; nothing is written, and nothing is learned from it. Later
-arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
-(`engine.forecast`).
+of what is believed of it. What then starts, and by what, is what is wanted; nothing is written, and nothing is learned from it.
+Later arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
+(`engine.belief`).
 
 As many starts are played as runs are asked about, some at least. Whose turn lies beyond that starts when the work ahead of it has
 drained at the rate at which work runs then.
@@ -11,9 +11,10 @@ drained at the rate at which work runs then.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
@@ -52,6 +53,13 @@ HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
 
 
+FAR_OFF = 4
+"""How many times earlier or later than it drains a line may come to its turn that is not played."""
+
+Line = tuple[str, ...]
+"""(flavor,) or (flavor, owner): where runs wait for the same GPUs, or the same money."""
+
+
 class Start(NamedTuple):
     """When a run starts in the rehearsal, what lets it, and when that would come early (`low`) or late (`high`)."""
 
@@ -71,9 +79,14 @@ class Span(NamedTuple):
 
 
 class Rehearsal:
-    """One play. `baseline`: with the durations of the baseline instead of our own."""
+    """One play, until all that are wanted have started; of those `besides` it is told what can be told then.
 
-    def __init__(self, engine: Engine, wanted: Collection[Key], *, baseline: bool = False) -> None:
+    `baseline`: with the durations of the baseline instead of our own.
+    """
+
+    def __init__(
+        self, engine: Engine, wanted: Collection[Key], besides: Collection[Key] = (), *, baseline: bool = False
+    ) -> None:
         self.state = engine.state
         self.now = engine.now
         self.starts: dict[Key, Start] = {}
@@ -81,8 +94,9 @@ class Rehearsal:
         self.played = 0
         self._engine = engine.twin()
         self._baseline = baseline
-        self._waiting = {run for run in wanted if self.state.runs[run].reason.transient}
-        self._played_max = max(STARTS_MIN, len(self._waiting))
+        self._wanted = {run for run in wanted if self.state.runs[run].reason.transient}
+        self._waiting = self._wanted | {run for run in besides if self.state.runs[run].reason.transient}
+        self._played_max = max(STARTS_MIN, len(self._wanted))
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
         self._anew: dict[tuple[object, ...], Span] = {}
@@ -99,11 +113,15 @@ class Rehearsal:
             self._ends = [self._end_of(run, crowd=crowd) for run in running]
             heapify(self._ends)
             self._simplify()
-            while self._waiting and self._step(crowd=crowd):
-                self.steps += 1
+            while not self._wanted.isdisjoint(self._waiting):
                 if self.steps >= STEPS_MAX or self.played >= self._played_max:
-                    self._drain()
+                    self._drain(self._waiting)
                     break
+                if not self._step(crowd=crowd):
+                    break
+                self.steps += 1
+            else:
+                self._drain(self._waiting)
         finally:
             state.teaches = True
             state.rollback(mark)
@@ -196,30 +214,44 @@ class Rehearsal:
             return Span(alike, alike, alike)
         return Span(*predict.quantiles(self.state, run, elapsed))
 
-    def _drain(self) -> None:
+    def _drain(self, sought: set[Key]) -> None:
         """Those whose turn was not played: the work of all who asked before them drains at the rate at which work runs now.
 
         Who waits for room waits for all of its flavor; who waits for money, for its owner's.
         """
-        state, now = self.state, self.state.at
-        rates: Counter[tuple[str, ...]] = Counter()
-        waits = []
-        for run in state.runs.values():
-            if run.phase is Phase.RUNNING:
-                rates.update({line: run.width for line in _lines(run)})
-            elif run.phase is Phase.PENDING:
-                waits.append(run)
-        ahead: Counter[tuple[str, ...]] = Counter()
-        for run in sorted(waits, key=attrgetter("order")):
-            lines = _lines(run)
-            line = lines[run.reason in _BY_OWNER]
-            if run.key in self._waiting and rates[line]:
-                at = now + ahead[line] // rates[line]
-                self.starts[run.key] = Start(at, Reason.Predicted, None, (self.now + at) // 2, 2 * at - self.now)
-                self._waiting.discard(run.key)
-            work = run.spec.resources.total_gpus * self._lasts(run, 0).middle
-            for each in lines:
-                ahead[each] += work
+        if not sought:
+            return
+        state, now = self.state, max(self.state.at, self.now)
+        rates: Counter[Line] = Counter()
+        for _, _, key, _ in self._ends:
+            run = state.runs.get(key)
+            if run is not None and run.phase is Phase.RUNNING:
+                rates.update(dict.fromkeys(_lines(run), run.width))
+        ahead = self._ahead()
+        for key in sought:
+            run = state.runs[key]
+            line = _lines(run)[run.reason in _BY_OWNER]
+            orders, sums = ahead.get(line, ([], []))
+            before = bisect_left(orders, run.order) if state.queue.has(run) else len(orders)
+            if rates[line]:
+                wait = now - self.now + (sums[before - 1] if before else 0) // rates[line]
+                at, early, late = (self.now + each for each in (wait, wait // FAR_OFF, wait * FAR_OFF))
+                self.starts[key] = Start(at, Reason.Predicted, None, early, late)
+
+    def _ahead(self) -> dict[Line, tuple[list[int], list[int]]]:
+        """The orders of those who stand in each line, and the GPU-milliseconds of each and all before it."""
+        found: dict[Line, list[tuple[int, int]]] = {}
+        for shape in self.state.queue.shapes.values():
+            first = shape.runs[shape.orders[0]]
+            work = first.spec.resources.total_gpus * self._lasts(first, 0).middle
+            for line in _lines(first):
+                found.setdefault(line, []).extend([(order, work) for order in shape.orders])
+        for each in found.values():
+            each.sort()
+        return {
+            line: ([order for order, _ in each], list(accumulate(work for _, work in each)))
+            for line, each in found.items()
+        }
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
@@ -241,7 +273,7 @@ class Rehearsal:
         return Start(at, source, after, at, at)
 
 
-def _lines(run: RunState) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _lines(run: RunState) -> tuple[Line, Line]:
     """Where a run stands: in the line of its flavor, and in that of its owner there."""
     flavor = run.spec.resources.gpu_type
     return (flavor,), (flavor, run.spec.owner)

@@ -39,8 +39,8 @@ FORECAST_RUNS_MAX = 200
 """Living runs up to which whoever begins to wait is forecast at once."""
 
 FORECAST_SHARE = 8
-"""In a larger world, runs that wait for each tick since the last round: a round costs about as much as an eighth of that many ticks, so
-that a film of thousands spends no more on forecasts than on what happens."""
+"""In a larger world, how many may wait for each tick since the last round. A round costs about as much as an eighth of that many
+ticks, so that a film of thousands spends no more on forecasts than on what happens."""
 
 
 class World:
