@@ -33,7 +33,9 @@ def crowded(seed: int, steps: int) -> World:
         if len(running) > chance.randint(4, 12):
             world.tick(cmd.WorkEnded(chance.choice(running).key, 1, 0))
         if chance.random() < 0.1:
-            world.write(node(f"n{chance.randrange(6)}", cordoned=chance.random() < 0.3, domain="AB"[chance.randrange(2)]))
+            world.write(
+                node(f"n{chance.randrange(6)}", cordoned=chance.random() < 0.3, domain="AB"[chance.randrange(2)])
+            )
         world.wait(chance.randrange(20 * MINUTE))
         agrees(world)
     return world
