@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import Hold, RunState
 
-DEPTH = 64
-"""Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
+DEPTH, GUESSES = 64, 16
+"""How many reservations of one flavor have a slice, and how many where it is a guess. Whoever asked after them has a date, and a
+slice when it is nearer: a lien protects GPUs that come free next; on those behind, guess upon guess, it would only be moved."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -96,6 +97,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     date = found.date
     if date <= now:  # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + (notice or engine.state.config.commit_quantum)
+    if found.basis is Reason.Predicted:
+        date = _as_long_again(run, date, now)
     if why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
@@ -125,7 +128,11 @@ def _far(engine: Engine, run: RunState) -> bool:
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
-    return bool(near.bisect_left(run.order) >= DEPTH)
+    ahead = near.bisect_left(run.order)
+    if ahead < GUESSES:
+        return False
+    last = near.peekitem(ahead - 1)[1].hold
+    return ahead >= DEPTH or (last is not None and last.basis is Reason.Predicted)
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
@@ -137,8 +144,7 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     last = max(other.hold.earliest_start for other in before if other.hold is not None)
     gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
     date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
-    if run.hold is not None and run.hold.state is ReservationState.ACTIVE:  # proved wrong: give it as long again
-        date = max(date, 2 * engine.now - run.hold.made_at)
+    date = _as_long_again(run, date, engine.now)
     engine.emit(
         ev.ReservationMade(
             run=run.key,
@@ -155,6 +161,13 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     )
 
 
+def _as_long_again(run: RunState, date: int, now: int) -> int:
+    """Who was guessed to start by now has waited for nothing: the next guess is at least as far off as this one was."""
+    hold = run.hold
+    wrong = hold is not None and hold.state is ReservationState.ACTIVE and hold.basis is Reason.Predicted
+    return max(date, 2 * now - hold.made_at) if wrong and hold is not None else date
+
+
 def _turn(engine: Engine, run: RunState) -> int:
     """GPU-milliseconds of a run's turn: what is expected of it, or, where funded work is cut, the time for which it is safe."""
     config, gpus = engine.state.config, run.spec.resources.total_gpus
@@ -165,9 +178,8 @@ def _turn(engine: Engine, run: RunState) -> int:
 def promote(engine: Engine) -> None:
     """Those who asked next get a slice and a lien when somebody with one has started or gone."""
     standings = engine.state.standings
-    for flavor, far in standings.far.items():
-        while far and len(standings.near.get(flavor, ())) < DEPTH:
-            run = far.peekitem(0)[1]
+    for far in standings.far.values():
+        while far and not _far(engine, run := far.peekitem(0)[1]):
             planner = Planner(engine.state, engine.family, run, engine.now)
             refusal = planner.unfunded()
             if refusal is not None:
