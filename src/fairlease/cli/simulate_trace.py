@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 1_500
+FORECASTS = 1_000
 """Forecasts that a replay makes at most, unless it is told otherwise."""
 
 _OPTIONS: Sequence[Callable[..., Any]] = (
@@ -36,7 +36,7 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
     click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
-    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: ~1,500]"),
+    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: ~1,000]"),
     click.option("--against", multiple=True, metavar="KEY=VALUE", help="Replay it under another policy, too, and compare."),
     click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
     click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),

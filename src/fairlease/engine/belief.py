@@ -32,7 +32,7 @@ ENOUGH = 5.0
 DOUBT = 3.0
 """The rehearsal's own spread counts as much as so many witnesses that came out early, in the middle and late."""
 
-BEYOND = 0.5
+BEYOND = 1.0
 """How much it counts that the next one may be earlier, or later, than all before it."""
 
 SHARE_MIN, SHARE_MAX = 20_000, 980_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.belief import Belief
-from fairlease.engine.rehearsal import Rehearsal, Start
+from fairlease.engine.rehearsal import STARTS_MIN, Rehearsal, Start
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import event as ev
 from fairlease.ledger.waits import PLAY_MIN, SHARES, nats
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOVED_MIN = MINUTE
 MOVED_SHARE = 4
 """A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
+
+COMPARED = STARTS_MIN
+"""Of runs that are forecast for the first time, as many at once are played with the baseline as well, to be compared with it."""
 
 CONFIDENT = 10
 """The share that is aimed at counts as much as so many starts, so that the first ones do not say too much."""
@@ -79,7 +82,7 @@ def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
         return
     found = outlooks(engine, wanted)
     fresh = [run for run in found if state.runs[run].foreseen_first is None]
-    baseline = Rehearsal(engine, fresh, baseline=True).play() if fresh else {}
+    baseline = Rehearsal(engine, fresh[:COMPARED], baseline=True).play() if fresh else {}
     told = [run for run in wanted if run in found and _moved(state.runs[run], found[run], engine.now)]
     if told:
         remedies = Remedies(engine)

@@ -45,6 +45,7 @@ CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
 number of steps depends on the distance looked at, and no more on how much runs."""
 _GRID_BITS = 5
+_AGE_BITS = 4
 
 _BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
 """Who waits for this waits for work that the same money pays for."""
@@ -99,7 +100,8 @@ class Rehearsal:
         self._played_max = max(STARTS_MIN, len(self._wanted))
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
-        self._anew: dict[tuple[object, ...], Span] = {}
+        self._known: dict[tuple[object, ...], Span] = {}
+        self._crowd = False
         self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
@@ -109,15 +111,15 @@ class Rehearsal:
         state.teaches = False
         try:
             running = [run for run in state.runs.values() if run.phase is Phase.RUNNING]
-            crowd = len(running) > CROWD
-            self._ends = [self._end_of(run, crowd=crowd) for run in running]
+            self._crowd = len(running) > CROWD
+            self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
             self._simplify()
             while not self._wanted.isdisjoint(self._waiting):
                 if self.steps >= STEPS_MAX or self.played >= self._played_max:
                     self._drain(self._waiting)
                     break
-                if not self._step(crowd=crowd):
+                if not self._step():
                     break
                 self.steps += 1
             else:
@@ -128,7 +130,7 @@ class Rehearsal:
         self._keep_promises()
         return self.starts
 
-    def _step(self, *, crowd: bool) -> bool:
+    def _step(self) -> bool:
         """The next instant at which something happens; False where nothing more does."""
         timer = self.state.timers.next()
         now = min(
@@ -145,7 +147,7 @@ class Rehearsal:
                     self._waiting.discard(event.run)
                     self.starts[event.run] = self._after(ended, now) or self._by_fact(event.run, now, decision, bases)
                 self.played += 1
-                heappush(self._ends, self._end_of(self.state.runs[event.run], crowd=crowd))
+                heappush(self._ends, self._end_of(self.state.runs[event.run]))
             elif isinstance(event, ev.RunEnded):
                 self._waiting.discard(event.run)
         return True
@@ -186,27 +188,30 @@ class Rehearsal:
                 found.append(WorkEnded(key, attempt, 0))
         return found
 
-    def _end_of(self, run: RunState, *, crowd: bool) -> tuple[int, int, Key, int]:
+    def _end_of(self, run: RunState) -> tuple[int, int, Key, int]:
         start, now = run.started_at, max(self.state.at, self.now)
         assert start is not None, "what runs has started"
         span = self._spans[run.key] = Span(*(start + each for each in self._lasts(run, now - start)))
         middle = span.middle
-        if crowd:
+        if self._crowd:
             ahead = middle - self.now
             grain = max(SECOND, 1 << max(0, ahead.bit_length() - _GRID_BITS - 1))
             middle = self.now - (-ahead // grain) * grain
         return middle, run.order, run.key, run.attempt
 
     def _lasts(self, run: RunState, elapsed: int) -> Span:
-        """How long an attempt lasts in all that has lasted for `elapsed`; alike for all of one kind that begin anew."""
-        if elapsed:
+        """How long an attempt lasts in all that has lasted for `elapsed`; alike for all of one kind that begin anew.
+
+        In a crowd also for those that have lasted about as long, to an eighth: else each that runs would have to be thought about.
+        """
+        if elapsed and not self._crowd:
             return self._predicted(run, elapsed)
-        runtime = run.spec.runtime
-        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration)
-        found = self._anew.get(kind)
+        runtime, grain = run.spec.runtime, max(0, elapsed.bit_length() - _AGE_BITS)
+        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain)
+        found = self._known.get(kind)
         if found is None:
-            found = self._anew[kind] = self._predicted(run, 0)
-        return found
+            found = self._known[kind] = self._predicted(run, elapsed)
+        return found if found.low > elapsed else Span(*(max(each, elapsed + 1) for each in found))
 
     def _predicted(self, run: RunState, elapsed: int) -> Span:
         if self._baseline:

@@ -99,7 +99,7 @@ class World:
             self.advance(self.now)
 
     def forecast(self, *, looked_at: bool = False) -> None:
-        """Who waits and has no forecast yet, or a new date, gets one; the others, where facts changed, every few minutes.
+        """Who waits and has no forecast yet gets one; the others, where facts changed, every few minutes.
 
         In a large world not at every step, yet always before somebody looks at it.
         """
@@ -113,7 +113,7 @@ class World:
         if self.now - self._forecast_at >= FORECAST_EVERY:
             self._forecast_at = self.now
             self._tick(cmd.Forecast())
-        elif fresh := tuple(run for run in waiting if forecast.unheard(state.runs[run])):
+        elif fresh := tuple(run for run in waiting if state.runs[run].foreseen is None):
             self._tick(cmd.Forecast(fresh))
         self._forecast_seq = self.scheduler.head.seq
 
