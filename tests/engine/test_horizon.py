@@ -48,7 +48,7 @@ def agrees(world: World) -> None:
         for guess in (False, True):
             assert fit(engine, waiting, guess=guess, fresh=False) == fit(engine, waiting, guess=guess, fresh=True)
         shape = engine.state.queue.shapes[waiting.shape]
-        if not engine._room_for(shape, waiting.order):  # noqa: SLF001 - what is not tried leaves no trace
+        if not engine._room_for(shape, waiting.order):
             planner = Planner(engine.state, engine.family, waiting, world.now)
             assert planner.widest() is None, f"{waiting.key} was not tried, and would have started"
 
