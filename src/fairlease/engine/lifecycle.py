@@ -141,7 +141,9 @@ def _pod_failed(engine: Engine, command: cmd.PodFailed) -> Refusal | None:
     if run is None:
         return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
     if all(lease.rank != command.rank for lease in run.leases.values()):
-        return _refuse(Reason.NotFound, f"{short(command.run)} has no pod of rank {command.rank} any more, or never had")
+        return _refuse(
+            Reason.NotFound, f"{short(command.run)} has no pod of rank {command.rank} any more, or never had"
+        )
     message = f"rank {command.rank} failed with exit code {command.exit_code}"
     _fail_attempt(engine, run, message, command.retry_after)
     return None
