@@ -20,7 +20,7 @@ from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlease.engine.horizon import Horizon
     from fairlease.engine.pack import Need
@@ -34,6 +34,9 @@ EVER, NEVER = 0, 1 << 62
 
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
+
+CUTS = (SPARE, WIDTH, WHOLE)
+"""By which somebody is cut."""
 
 Ready = tuple[int, int]
 """(when, how)."""
@@ -277,26 +280,42 @@ def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
 
 
 def _choose(by_domain: list[list[Pod]], need: Need, when: int) -> list[Pod]:
-    """Groups where their pods come free first and with the least harm; the smaller last group from what is left."""
+    """Groups for which nobody is cut, where that is enough; else those whose pods come free first and with the least harm.
+
+    Of the former, those that come free last: what is free before is not needed until then, and is left to others.
+    """
     left = [pods[:count] for pods, count in zip(by_domain, _counts(by_domain, when), strict=True)]
-    begun = [0] * len(left)
+    unharmed = [[pod for pod in reversed(pods) if pod.ready[1] not in CUTS] for pods in left]
+    return _groups(unharmed, need, _earliness) or _groups(left, need, _harm)
+
+
+def _groups(left: list[list[Pod]], need: Need, key: Callable[[list[Pod]], int]) -> list[Pod]:
+    """A group after the other, from the domain whose next one has the least key; the smaller last one from what is left."""
     chosen: list[Pod] = []
+    begun = [0] * len(left)
     for block in need.blocks:
-        heap = [each for place in range(len(left)) for each in _group(left, begun, place, block.pods)]
+        following = [pods[first : first + block.pods] for pods, first in zip(left, begun, strict=True)]
+        heap = [(key(group), place) for place, group in enumerate(following) if len(group) == block.pods]
         heapify(heap)
         for _ in range(block.groups):
+            if not heap:
+                return []
             _, place = heappop(heap)
             chosen += left[place][begun[place] : begun[place] + block.pods]
             begun[place] += block.pods
-            for each in _group(left, begun, place, block.pods):
-                heappush(heap, each)
+            group = left[place][begun[place] : begun[place] + block.pods]
+            if len(group) == block.pods:
+                heappush(heap, (key(group), place))
     return chosen
 
 
-def _group(left: list[list[Pod]], begun: list[int], place: int, pods: int) -> list[tuple[int, int]]:
-    """The harm that the next group of a domain does, and the domain's place; nothing where no group is left."""
-    chosen = left[place][begun[place] : begun[place] + pods]
-    return [] if len(chosen) < pods else [(max(pod.ready[1] for pod in chosen), place)]
+def _earliness(group: list[Pod]) -> int:
+    """The longer before the others a pod is free, the worse."""
+    return -group[-1].ready[0]
+
+
+def _harm(group: list[Pod]) -> int:
+    return max(pod.ready[1] for pod in group)
 
 
 def _fit(pods: list[Pod]) -> Fit:

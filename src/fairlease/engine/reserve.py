@@ -97,8 +97,6 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     date = found.date
     if date <= now:  # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + (notice or engine.state.config.commit_quantum)
-    if found.basis is Reason.Predicted:
-        date = _as_long_again(run, date, now)
     if why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
@@ -144,7 +142,8 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     last = max(other.hold.earliest_start for other in before if other.hold is not None)
     gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
     date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
-    date = _as_long_again(run, date, engine.now)
+    if run.hold is not None and run.hold.state is ReservationState.ACTIVE:  # proved wrong: give it as long again
+        date = max(date, 2 * engine.now - run.hold.made_at)
     engine.emit(
         ev.ReservationMade(
             run=run.key,
@@ -159,13 +158,6 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
             cut_from=cut_from,
         )
     )
-
-
-def _as_long_again(run: RunState, date: int, now: int) -> int:
-    """Who was guessed to start by now has waited for nothing: the next guess is at least as far off as this one was."""
-    hold = run.hold
-    wrong = hold is not None and hold.state is ReservationState.ACTIVE and hold.basis is Reason.Predicted
-    return max(date, 2 * now - hold.made_at) if wrong and hold is not None else date
 
 
 def _turn(engine: Engine, run: RunState) -> int:
