@@ -48,7 +48,7 @@ def agrees(world: World) -> None:
         for guess in (False, True):
             assert fit(engine, waiting, guess=guess, fresh=False) == fit(engine, waiting, guess=guess, fresh=True)
         shape = engine.state.queue.shapes[waiting.shape]
-        if not engine._room_for(shape, waiting.order):  # noqa: SLF001 - what is not tried leaves no trace
+        if not engine._room_for(shape, waiting.order):  # what is not tried leaves no trace
             planner = Planner(engine.state, engine.family, waiting, world.now)
             assert planner.widest() is None, f"{waiting.key} was not tried, and would have started"
 
@@ -60,7 +60,7 @@ def fit(engine: Engine, waiting: RunState, *, guess: bool, fresh: bool) -> objec
     return first_fit(pool, pool.mask, need_of(spec, least_width(spec)), outlook)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_dates_from_what_is_remembered_are_those_that_would_be_counted_anew(seed: int) -> None:
     world = crowded(seed, 60)
     near = world.scheduler.state.standings.near.values()

@@ -121,17 +121,25 @@ class Outlook:
             yield Pod((when, how), rank, node, bits)
 
     def slots(self, node: NodeState, order: int = NEVER) -> list[Slot]:
-        """When and how each slot of a node comes free for who asked in place `order`; what is free now has been so since ever."""
-        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
-        for lease in node.leases.values():
-            when, how = self._lease(lease)
-            tenant = lease.role is Role.BORROWED
-            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
+        """When and how each slot of a node comes free for who asked in place `order`."""
+        return self.behind(self.held(node), node, order)
+
+    def behind(self, found: list[Slot], node: NodeState, order: int = NEVER) -> list[Slot]:
+        """The same slots, after those who asked earlier and have a lien on them."""
         for run, slots in node.liens.items():
             other = self.state.holds[run]
             if other.order < order:
                 when, how = self._after(other)
                 found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
+        return found
+
+    def held(self, node: NodeState) -> list[Slot]:
+        """When and how whoever holds them now gives slots back; what is free has been so since ever."""
+        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
+        for lease in node.leases.values():
+            when, how = self._lease(lease)
+            tenant = lease.role is Role.BORROWED
+            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
         return found
 
     def _lease(self, lease: Lease) -> Ready:

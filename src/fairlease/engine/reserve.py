@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import Hold, RunState
 
-DEPTH, GUESSES = 64, 16
-"""How many reservations of one flavor have a slice, and how many where it is a guess. Whoever asked after them has a date, and a
-slice when it is nearer: a lien protects GPUs that come free next; on those behind, guess upon guess, it would only be moved."""
+DEPTH = 64
+"""How many reservations of one flavor have a slice. Whoever asked after them, or after one whose date is a guess, has a date, and
+a slice when it is nearer: a lien protects GPUs that come free next; behind a guess it would be on GPUs nobody knows."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -122,15 +122,13 @@ def _name(run: RunState) -> str:
 
 
 def _far(engine: Engine, run: RunState) -> bool:
-    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    """Whether so many who asked earlier have a lien, or one of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
     ahead = near.bisect_left(run.order)
-    if ahead < GUESSES:
-        return False
-    last = near.peekitem(ahead - 1)[1].hold
-    return ahead >= DEPTH or (last is not None and last.basis is Reason.Predicted)
+    last = near.peekitem(ahead - 1)[1].hold if ahead else None
+    return last is not None and (ahead >= DEPTH or last.basis is Reason.Predicted)
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
