@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, standing, swap
 from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
-from fairlease.engine.outlook import Horizon
+from fairlease.engine.horizon import Horizon
 from fairlease.engine.pack import could_fit, need_of
+from fairlease.engine.passage import opening
 from fairlease.engine.plan import Planner, bind, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
-from fairlease.ledger.live import Shape
+from fairlease.ledger.live import Shape, least_limit
 from fairlease.ledger.timers import Due
 from fairlease.model.record import Key
 from fairlease.model.reservation import ReservationState
@@ -274,13 +275,17 @@ class Engine:
         lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
         return Woken(list(found.values()), lines, dirty.arrived, due)
 
-    def _room_for(self, shape: Shape) -> bool:
-        """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
-        spec = shape.sample
-        if self.state.hosts if spec.opportunistic else self.state.opportunistic or self.state.overdrawn:
+    def _room_for(self, shape: Shape, order: int) -> bool:
+        """Whether anybody in a line, from this place on, could find room; where others would give way, only a try can tell."""
+        spec, state = shape.sample, self.state
+        if state.hosts if spec.opportunistic else state.opportunistic or state.overdrawn:
             return True
-        pool = self.state.capacity.pools.get(spec.resources.gpu_type)
-        return pool is None or could_fit(pool, need_of(spec, least_width(spec)))
+        pool = state.capacity.pools.get(spec.resources.gpu_type)
+        if pool is None:
+            return True
+        least = least_limit(spec)
+        way = opening(state, pool, order, None if least is None else self.now + least, free=spec.opportunistic)
+        return could_fit(pool, need_of(spec, least_width(spec)), way)
 
     def _try_in_order(self, woken: Woken) -> None:
         """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
@@ -295,7 +300,7 @@ class Engine:
             order, key, number = heappop(heap)
             shape = shapes.get(key)
             if shape is not None and order in shape.runs and (key not in refused or number == EXACT):
-                if number >= 0 and not self._room_for(shape):
+                if number >= 0 and not self._room_for(shape, order):
                     continue
                 refusal = self._start(shape.runs[order])
                 if refusal is not None:

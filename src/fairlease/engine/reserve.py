@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import Hold, RunState
 
 DEPTH = 64
-"""Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
+"""How many reservations of one flavor have a slice. Whoever asked after them, or after one whose date is a guess, has a date, and
+a slice when it is nearer: a lien protects GPUs that come free next; behind a guess it would be on GPUs nobody knows."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -151,11 +152,13 @@ def _name(run: RunState) -> str:
 
 
 def _far(engine: Engine, run: RunState) -> bool:
-    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    """Whether so many who asked earlier have a lien, or one of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
-    return bool(near.bisect_left(run.order) >= DEPTH)
+    ahead = near.bisect_left(run.order)
+    last = near.peekitem(ahead - 1)[1].hold if ahead else None
+    return last is not None and (ahead >= DEPTH or last.basis is Reason.Predicted)
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
@@ -195,9 +198,8 @@ def _turn(engine: Engine, run: RunState) -> int:
 def promote(engine: Engine) -> None:
     """Those who asked next get a slice and a lien when somebody with one has started or gone."""
     standings = engine.state.standings
-    for flavor, far in standings.far.items():
-        while far and len(standings.near.get(flavor, ())) < DEPTH:
-            run = far.peekitem(0)[1]
+    for far in standings.far.values():
+        while far and not _far(engine, run := far.peekitem(0)[1]):
             planner = Planner(engine.state, engine.family, run, engine.now)
             refusal = planner.unfunded()
             if refusal is not None:
