@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fairlease.kube.crd import GROUP, VERSION
+from fairlease.kube.names import RUN
 from fairlease.kube.resource import PREFIX
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
@@ -25,7 +26,10 @@ CONTROLLERS = "fairlease:controllers"
 SCHEDULER = "fairlease"
 OWNER = f"{PREFIX}owner"
 
+
 _VENDOR = GPU_RESOURCE.partition("/")[0] + "/"
+_BY_CLASS = "deviceclass.resource.kubernetes.io/"
+"""Kubernetes makes a claim of its own for who asks for a class of devices as if it were a resource."""
 _OWN_KINDS = ("leases", "reservations", "resolveroutcomes", "ledgerentries")
 _CLEANERS = ("namespace-controller", "generic-garbage-collector")
 """Controllers of Kubernetes that take away what lies in a namespace that goes."""
@@ -75,6 +79,9 @@ _IS_CLEANER = " || ".join(
 _PLACES_ANYWHERE = "authorizer.group('').resource('pods').subresource('binding').check('create').allowed()"
 """Schedulers may bind in every namespace; what a tenant was given holds in his own."""
 
+_REPORTS_ANYWHERE = "authorizer.group('').resource('pods').subresource('status').check('update').allowed()"
+"""So may the controllers of Kubernetes that write the statuses of pods whose nodes cannot."""
+
 _BOUND = f"""
     namespaceObject != null && has(namespaceObject.metadata.annotations)
     && '{OWNER}' in namespaceObject.metadata.annotations ? namespaceObject.metadata.annotations['{OWNER}'] : ''
@@ -101,20 +108,34 @@ _MARKS_ARE_KEPT = """
 """
 
 
+def _devices(key: str) -> str:
+    """Whether a resource is a GPU, a part of one, or a device that a claim would bring."""
+    return f"({key}.startsWith('{_VENDOR}') || {key}.startsWith('{_BY_CLASS}'))"
+
+
 def _gpus(whose: str, containers: str) -> str:
-    """What containers ask for of the vendor's resources: a list of texts, empty where they ask for none."""
+    """What containers ask for of devices: a list of texts, empty where they ask for none."""
     path = f"{whose}.spec.{containers}"
     there = f"{whose} != null && has({whose}.spec) && has({path})"
     parts = []
     for part in ("limits", "requests"):
         asks = f"has(c.resources) && has(c.resources.{part})"
-        wanted = f"c.resources.{part}.map(key, key.startsWith('{_VENDOR}') && string(c.resources.{part}[key]) != '0', "
+        wanted = f"c.resources.{part}.map(key, {_devices('key')} && string(c.resources.{part}[key]) != '0', "
         parts.append(f"({asks} ? {wanted} c.name + ' ' + key + '=' + string(c.resources.{part}[key])) : [])")
     return f"({there} ? {path}.map(c, {' + '.join(parts)}).filter(each, size(each) > 0) : [])"
 
 
 def _all_gpus(whose: str) -> str:
     return " + ".join(_gpus(whose, each) for each in ("containers", "initContainers", "ephemeralContainers"))
+
+
+def _asks(containers: str, key: str) -> str:
+    """Whether a container of a template asks for a resource of which something holds."""
+    found = " || ".join(
+        f"(has(c.resources.{part}) && c.resources.{part}.exists(key, {key}))" for part in ("limits", "requests")
+    )
+    there = f"has(variables.pod.{containers})"
+    return f"{there} ? variables.pod.{containers}.exists(c, has(c.resources) && ({found})) : false"
 
 
 _SPENDING = Policy(
@@ -153,6 +174,24 @@ _SPENDING = Policy(
     ),
 )
 
+_FAMILIES = Policy(
+    name="fairlease-families",
+    on=(_ours(_WRITES, "budgets"),),
+    variables={
+        "owner": _BOUND,
+        "above": "object.spec.owner.substring(0, object.spec.owner.contains(':') ? object.spec.owner.lastIndexOf(':') : 0)",
+        "parents": "has(object.spec.parents) ? object.spec.parents : []",
+        "old": "oldObject != null && has(oldObject.spec.parents) ? oldObject.spec.parents : []",
+    },
+    rules=(
+        Rule(
+            f"""variables.parents.all(each, each == variables.above || each == variables.owner || each in variables.old
+                || each.startsWith(variables.owner + ':')) || {_IS_ADMINISTRATOR}""",
+            "spec.parents: parents pay for their children, so only administrators of Fairlease name those of other families",
+        ),
+    ),
+)
+
 _TEMPLATES = Policy(
     name="fairlease-templates",
     on=(_ours(_WRITES, "runs"),),
@@ -160,9 +199,8 @@ _TEMPLATES = Policy(
         "template": "has(object.spec.template) ? object.spec.template : {}",
         "metadata": "has(variables.template.metadata) ? variables.template.metadata : {}",
         "pod": "has(variables.template.spec) ? variables.template.spec : {}",
-        "init": f"""has(variables.pod.initContainers) ? variables.pod.initContainers.exists(c, has(c.resources) && (
-            (has(c.resources.limits) && c.resources.limits.exists(key, key.startsWith('{_VENDOR}')))
-            || (has(c.resources.requests) && c.resources.requests.exists(key, key.startsWith('{_VENDOR}'))))) : false""",
+        "init": _asks("initContainers", _devices("key")),
+        "parts": _asks("containers", f"{_devices('key')} && key != '{GPU_RESOURCE}'"),
     },
     rules=(
         Rule(
@@ -182,6 +220,14 @@ _TEMPLATES = Policy(
         Rule(
             "!variables.init",
             "spec.template.spec.initContainers: expected no GPUs there; containers share those of the pod",
+        ),
+        Rule(
+            "!variables.parts",
+            f"spec.template.spec.containers: expected no devices but {GPU_RESOURCE}; no other stands in the ledger",
+        ),
+        Rule(
+            "!has(variables.pod.schedulingGates)",
+            "spec.template.spec.schedulingGates: a run waits before it is paid for, not after; say spec.follow",
         ),
         Rule(
             "!has(variables.pod.resourceClaims)",
@@ -214,7 +260,8 @@ _OWN = Policy(
 _MARKED = Policy(
     name="fairlease-marks",
     on=(
-        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services"),
+        _core(_WRITES, "pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings"),
+        _core(_WRITES, "services", "services/status"),
         _ours(_WRITES, "runs", "budgets"),
     ),
     variables={"controller": _IS_CONTROLLER, **_MARKS},
@@ -277,6 +324,37 @@ _GPU_PODS = Policy(
     ),
 )
 
+
+def _told(whose: str, field: str) -> str:
+    there = f"has({whose}.status) && has({whose}.status.{field})"
+    return f"({there} ? {whose}.status.{field} : [])"
+
+
+def _phase(whose: str) -> str:
+    return f"(has({whose}.status) && has({whose}.status.phase) ? {whose}.status.phase : '')"
+
+
+_ENDS = ("containerStatuses", "initContainerStatuses")
+
+_POD_REPORTS = Policy(
+    name="fairlease-pod-reports",
+    on=(_core(("UPDATE",), "pods/status"),),
+    variables={
+        "ours": f"has(oldObject.metadata.annotations) && '{RUN}' in oldObject.metadata.annotations",
+        "same": " && ".join(
+            [f"{_phase('object')} == {_phase('oldObject')}"]
+            + [f"{_told('object', each)} == {_told('oldObject', each)}" for each in _ENDS]
+        ),
+    },
+    rules=(
+        Rule(
+            f"""!variables.ours || variables.same || 'system:nodes' in request.userInfo.groups || ({_IS_CONTROLLER})
+            || {_REPORTS_ANYWHERE}""",
+            "status: how the pods of a run fare is told by their nodes, and decides who pays",
+        ),
+    ),
+)
+
 _BINDINGS = Policy(
     name="fairlease-bindings",
     on=(_core(("CREATE",), "pods/binding", "bindings"),),
@@ -289,7 +367,7 @@ _BINDINGS = Policy(
     ),
 )
 
-POLICIES = (_SPENDING, _TEMPLATES, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
+POLICIES = (_SPENDING, _FAMILIES, _TEMPLATES, _OWN, _MARKED, _OWNERS, _GPU_PODS, _POD_REPORTS, _BINDINGS)
 
 
 def _plain(expression: str) -> str:
