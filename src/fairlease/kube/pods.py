@@ -40,7 +40,7 @@ def meets(spec: RunSpec) -> bool:
 def pods_of(run: RunState, wanted: Sequence[Lease], uid: str, settings: Settings) -> dict[str, Body]:
     """The pods of some of a run's leases, by name. Who a rank is among the others follows from all leases that are open."""
     place_of = places(run.held)
-    base = _base(run.spec)
+    base = _base(run.spec, settings)
     made = {}
     for lease in wanted:
         place = place_of.get(lease.name)
@@ -85,13 +85,12 @@ def _metadata(lease: Lease, template: Mapping[str, Any], uid: str) -> Body:
     }
 
 
-def _base(spec: RunSpec) -> Body:
+def _base(spec: RunSpec, settings: Settings) -> Body:
     """The template's pod as all ranks have it."""
     given: Body = dict((spec.template or {}).get("spec") or {})
     given |= {"schedulerName": SCHEDULER, "restartPolicy": "Never"}
     given.pop("nodeName", None)
-    if "terminationGracePeriodSeconds" not in given and spec.runtime.checkpoint is not None:
-        given["terminationGracePeriodSeconds"] = max(GRACE_S, spec.runtime.checkpoint // SECOND)
+    given["terminationGracePeriodSeconds"] = _grace_s(spec, given.get("terminationGracePeriodSeconds"), settings)
     given["tolerations"] = [*(given.get("tolerations") or ()), *_TOLERATIONS]
     containers = [dict(each) for each in given.get("containers") or ()]
     if containers and template_gpus(spec.template) is None:
@@ -100,6 +99,16 @@ def _base(spec: RunSpec) -> Body:
         containers[0]["resources"] = resources
     given["containers"] = containers
     return given
+
+
+def _grace_s(spec: RunSpec, asked: object, settings: Settings) -> object:
+    """How long a pod may take to end: what it asks for, but nobody's next one waits for ever."""
+    limit = settings.cluster.max_grace
+    if spec.opportunistic:
+        limit = min(limit, settings.cluster.opportunistic_grace)
+    if asked is None:
+        asked = max(GRACE_S, (spec.runtime.checkpoint or 0) // SECOND)
+    return min(asked, limit // SECOND) if isinstance(asked, int) else asked
 
 
 def _work(run: RunState, lease: Lease, base: Body, place: Mapping[str, str], settings: Settings) -> Body:
