@@ -45,6 +45,13 @@ class Closed(NamedTuple):
     lease: Lease | None
 
 
+class Resolved(NamedTuple):
+    """What a resolution came to, and in which entry."""
+
+    seq: int
+    spec: OutcomeSpec
+
+
 class Touched(NamedTuple):
     """Whose objects an entry changed."""
 
@@ -53,12 +60,14 @@ class Touched(NamedTuple):
 
 
 class Chronicle:
-    """Follows the entries; `closed` and `outcomes` shrink as they are written."""
+    """Follows the entries; `closed`, `outcomes` and `untold` shrink as they are written."""
 
     def __init__(self, state: State, entries: Iterable[Entry]) -> None:
         self.final: dict[Key, Final] = {}
         self.closed: dict[Key, dict[str, Closed]] = {}
-        self.outcomes: dict[str, OutcomeSpec] = {}
+        self.outcomes: dict[str, Resolved] = {}
+        self.untold: dict[Key, int] = {}
+        """Runs whose past may not stand in objects yet, and the first entry of which that is so."""
         self.reservations: dict[Key, Reservations] = {}
         self._endings: dict[Key, Ending] = {}
         self._swept: dict[Key, View] = {}
@@ -101,10 +110,25 @@ class Chronicle:
             ):
                 touched.budgets.add(event.budget)
             elif isinstance(event, ev.OutcomeRecorded):
-                self.outcomes[event.name] = event.outcome
+                self.outcomes[event.name] = Resolved(entry.seq, event.outcome)
             elif isinstance(event, ev.ReservationMade | ev.ReservationTurned):
                 self.reservations.setdefault(event.run, Reservations()).take(entry.at, event)
+        for run in touched.runs:
+            self.untold.setdefault(run, entry.seq)
         return touched
+
+    def told(self, run: Key) -> None:
+        """All that is over of a run stands in its objects."""
+        if run not in self.closed:
+            self.untold.pop(run, None)
+
+    def told_before(self) -> int | None:
+        """The first entry of which something may not stand in objects yet; None where all does.
+
+        What ended before it need never be told again, not even to whoever leads next.
+        """
+        waiting = [*self.untold.values(), *(each.seq for each in self.outcomes.values())]
+        return min(waiting, default=None)
 
     def _opened(self, event: ev.LeasesOpened, at: int) -> None:
         asked = self._asked.get(event.run)
