@@ -51,7 +51,12 @@ spec:
   resources: {gpuType: H100-80GB, totalGPUs: 4}
   gpusPerPod: 2
   runtime: {maxDuration: 1h}
-  command: [sh, -c, 'echo "rank $RANK of $WORLD_SIZE on GPUs $CUDA_VISIBLE_DEVICES, meets at $MASTER_ADDR:$MASTER_PORT"; sleep 12']
+  command:
+  - sh
+  - -c
+  - |
+    echo "rank $RANK of $WORLD_SIZE on GPUs $CUDA_VISIBLE_DEVICES, meets at $MASTER_ADDR:$MASTER_PORT"
+    until [ -e trained ]; do sleep 0.2; done
 """
 
 REFUSED = """
@@ -116,6 +121,7 @@ def play(stage: Stage) -> None:
     stage.type("submit", "-f", "cofunded.yaml", "--wait")
     stage.type("logs", "speech-cofunded")
     stage.say("When vision is done its money is free again, and the refused run starts by itself.")
+    stage.write("trained", "")
     stage.type("watch", "vision-train", "--until-done")
     stage.type("watch", "speech-train", "--until-done")
     stage.type("logs", "vision-train")
