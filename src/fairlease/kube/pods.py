@@ -25,6 +25,10 @@ GRACE_S = 30
 """What Kubernetes gives a pod to end, unless it asks for more."""
 
 LOCALHOST = "127.0.0.1"
+TOLD, TOLD_AT = "fairlease-run", "/etc/fairlease"
+"""The volume with what the pods of a run are told while they live, and where it is mounted."""
+MEMBERS, NOTICE = "members.json", "notice.json"
+FILES = {"FAIRLEASE_MEMBERS": f"{TOLD_AT}/{MEMBERS}", "FAIRLEASE_NOTICE_FILE": f"{TOLD_AT}/{NOTICE}"}
 _TOLERATIONS = [{"key": GPU_RESOURCE, "operator": "Exists"}]
 """Nodes are often kept free of other work by a taint of this name."""
 
@@ -112,17 +116,41 @@ def _grace_s(spec: RunSpec, asked: object, settings: Settings) -> object:
 
 
 def _work(run: RunState, lease: Lease, base: Body, place: Mapping[str, str], settings: Settings) -> Body:
-    namespace, name = split(run.key)
+    _, name = split(run.key)
     spec = dict(base)
-    first = LOCALHOST
     if meets(run.spec):
-        service = names.service_name(name)
-        spec |= {"hostname": names.host_name(lease.attempt, lease.rank), "subdomain": service}
-        first = f"{names.host_name(lease.attempt, 0)}.{service}.{namespace}.svc"
-    meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(settings.cluster.master_port)}
-    ours = {**meeting, **place, **identity(lease, lease.name)}
-    spec["containers"] = [_with_env(each, ours) for each in base["containers"]]
+        spec |= {"hostname": names.host_name(lease.attempt, lease.rank), "subdomain": names.service_name(name)}
+    spec["volumes"] = [*(base.get("volumes") or ()), _told_volume(name)]
+    meeting = {"MASTER_ADDR": master_of(run), "MASTER_PORT": str(settings.cluster.master_port)}
+    host = {"FAIRLEASE_HOST": names.host_name(lease.attempt, lease.rank)}
+    ours = {**meeting, **place, **identity(lease, lease.name), **host}
+    spec["containers"] = [_with_env(*_with_files(each, ours)) for each in base["containers"]]
     return spec
+
+
+def master_of(run: RunState) -> str:
+    """Where the ranks of a run meet: the first of them, under a name that it keeps wherever it goes."""
+    return address_of(run, 0) if meets(run.spec) else LOCALHOST
+
+
+def address_of(run: RunState, rank: int) -> str:
+    """The name of a rank, which a swap keeps."""
+    namespace, name = split(run.key)
+    return f"{names.host_name(run.attempt, rank)}.{names.service_name(name)}.{namespace}.svc"
+
+
+def _told_volume(run: str) -> Body:
+    """What the pods of a run are told while they live; a kubelet keeps the files as the ConfigMap is."""
+    return {"name": TOLD, "configMap": {"name": names.config_name(run), "optional": True}}
+
+
+def _with_files(container: Mapping[str, Any], ours: Mapping[str, str]) -> tuple[Body, Mapping[str, str]]:
+    """The container with those files and the variables that name them, unless it has something else at that path."""
+    mounts = list(container.get("volumeMounts") or ())
+    if any(each.get("mountPath", "").rstrip("/") == TOLD_AT for each in mounts):
+        return dict(container), ours
+    mount = {"name": TOLD, "mountPath": TOLD_AT, "readOnly": True}
+    return {**container, "volumeMounts": [*mounts, mount]}, {**ours, **FILES}
 
 
 def _with_env(container: Mapping[str, Any], ours: Mapping[str, str]) -> Body:

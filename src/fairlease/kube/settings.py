@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlease.engine.notice import Kind
 from fairlease.kube.policy import NAMESPACE
 from fairlease.model import rules
 from fairlease.model.amount import HOUR, MINUTE, SECOND
@@ -18,9 +19,22 @@ from fairlease.model.document import Findings, load, read_file
 from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
 from fairlease.scheduler import SNAPSHOT_EVERY
+from fairlease.theatre.backoff import a_backoff
+from fairlease.theatre.webhook import web_address
 
 PORT_MAX = 65_535
 GRACE_MAX = HOUR
+
+
+class Notify(Record, frozen=True, kw_only=True):
+    """Where notices go besides Events."""
+
+    webhook: str | None = None
+    """An http or https address to which every notice is posted as JSON."""
+    webhook_file: str | None = None
+    """A file that holds the address, such as one of a Secret that is mounted."""
+    kinds: tuple[Kind, ...] = ()
+    """Which kinds the webhook gets; left out: all."""
 
 
 class Cluster(Record, frozen=True, kw_only=True):
@@ -38,6 +52,10 @@ class Cluster(Record, frozen=True, kw_only=True):
     """The same for work that runs on GPUs to which it has no claim."""
     snapshot_every: int = SNAPSHOT_EVERY
     """Entries of the ledger after which a snapshot is kept, and older ones go to the archive."""
+    retry_backoff: Duration = 10 * SECOND
+    """How long a run rests after its own work failed; twice as long each time, five minutes at most."""
+    notify: Notify = Notify()
+    """Where notices go besides Events."""
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -69,7 +87,9 @@ _CLUSTER = Reader(
             "max_grace": _grace,
             "opportunistic_grace": _grace,
             "snapshot_every": rules.more_than_nothing,
-        }
+            "retry_backoff": a_backoff,
+        },
+        Notify: {"webhook": web_address, "webhook_file": rules.not_empty},
     },
     {},
 )

@@ -201,7 +201,9 @@ class Auditor:
         self.moment.shrunk.pop(run.key, None)  # the groups of another attempt are other groups
         self._check(not run.open, "requeue", f"{run.key} was requeued holding leases")
         run.failures += event.reason is Reason.Fail
-        allowed = run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues
+        allowed = (
+            run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues(event.reason)
+        )
         self._check(allowed, "requeue", f"{run.key} was requeued for {event.reason.value} though it may not be")
         run.phase, run.started, run.reason = Phase.PENDING, None, event.reason
         run.rests_until = event.not_before

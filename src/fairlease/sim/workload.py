@@ -135,7 +135,7 @@ class Workload:
         name, attempt = rng.choice(view.running)
         if rng.random() < 0.8:
             return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)))
-        return cmd.PodFailed(name, attempt, rng.randint(0, 3), retry_after=attempt % 3 * MINUTE)
+        return cmd.PodFailed(name, attempt, rng.choice((0, 0, 0, 3)), retry_after=attempt % 3 * MINUTE)
 
     def _edited(self, view: View, kind: float) -> cmd.AnyCommand:
         """A run asks for another width, or for other money."""
