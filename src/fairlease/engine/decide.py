@@ -300,6 +300,10 @@ class Engine:
                     self._defer(shape, refusal, woken.arrived.get(key, []))
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
+            elif (
+                number == FIRST and shape is not None and key not in refused
+            ):  # Who was first has started all the same.
+                heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
                 line = lines[number]
                 after = line.bisect_right(order)
