@@ -377,6 +377,8 @@ class Engine:
             )
         if not (shape.sample.opportunistic or self.rehearses):
             again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
+            if refusal.reason is Reason.WindowClosed:  # Another window may be what they wait for now, or none.
+                orders = shape.orders
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
                     self._reserve(shape.runs[order], refusal.reason)
