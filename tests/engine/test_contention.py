@@ -49,3 +49,15 @@ def test_a_date_that_counting_gets_wrong_again_and_again_is_tried_ever_more_rare
     world.wait(24 * HOUR)
     assert world.how("held") == "Running"
     assert 3 <= len(world.told(ev.ReservationMade)) <= 16
+
+
+def test_who_waits_has_a_date_as_soon_as_reservations_are_turned_on_and_none_when_they_are_off() -> None:
+    world = World(node("a0"), budget("ann"), budget("bob"))
+    world.tick(cmd.Configure(Config(reservations=False)))
+    world.submit("held", run("ann", 8, 8))
+    assert world.submit("waits", run("bob", 8, 8)) == "NoRoom"
+    world.tick(cmd.Configure(Config()))
+    assert world.how("waits") == "Reserved"
+    world.tick(cmd.Configure(Config(reservations=False)))
+    assert world.how("waits") == "NoRoom"
+    assert world.auditor.promises.of[key("waits")].state.value == "Blocked"
