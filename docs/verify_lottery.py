@@ -107,7 +107,10 @@ def outcomes_of(document):
     """The outcomes in a document, as (name, spec)."""
     if isinstance(document, dict):
         names = ("outcomes", "resolverOutcomes", "items")
+        listed = "items" in document
         document = next((document[name] for name in names if name in document), [document])
+        if listed:  # kubectl lists by name: outcome-10 stands before outcome-2
+            document = sorted(document, key=lambda each: (len(each["metadata"]["name"]), each["metadata"]["name"]))
     found = []
     for each in document:
         name = each.get("name") or each.get("metadata", {}).get("name", "outcome")

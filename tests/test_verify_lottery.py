@@ -40,6 +40,23 @@ def test_what_the_engine_drew_can_be_drawn_again_from_the_record(tmp_path: Path,
     assert done.stdout.count("as recorded") == len(outcomes)
 
 
+def test_objects_of_a_cluster_are_taken_in_their_order_however_they_are_listed(
+    tmp_path: Path, outcomes: list[Record]
+) -> None:
+    names = [f"outcome-{number}" for number in range(9, 9 + len(outcomes))]
+    items = [{"metadata": {"name": name}, "spec": each["spec"]} for name, each in zip(names, outcomes, strict=True)]
+    listed = sorted(items, key=lambda each: each["metadata"]["name"])  # as kubectl lists them
+    assert listed != items
+    assert _verify(tmp_path, {"items": listed}).returncode == 0
+    proof = subprocess.run(
+        [sys.executable, "-m", "fairlease", "lottery", "verify", "--file", tmp_path / "outcomes.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert proof.returncode == 0, proof.stdout
+
+
 def _swap_draw(spec: Record) -> None:
     drawn = spec["lottery"]["draws"][0]["run"]
     other = next(token for token in spec["lottery"]["tokens"] if token["run"] != drawn)

@@ -9,11 +9,11 @@ from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
 from fairlease.engine.notice import Kind, Notice, of_entry
 from fairlease.ledger import snapshot
-from fairlease.local.webhook import body_of
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
 from fairlease.model.record import key
+from fairlease.theatre.webhook import body_of
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
 

@@ -26,7 +26,7 @@ from fairlease.kube.policy import NAMESPACE
 pytestmark = pytest.mark.xdist_group("controller")
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
-SETTINGS = "nodeDebounce: 1s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +126,7 @@ def test_a_pod_that_fails_ends_the_attempt_and_the_next_one_has_names_of_its_own
     status = team.reaches("weak", "Failed")
     assert "exit code 3" in status["message"]
     assert status["attempt"] == 2
+    assert "BackOff" in team.events("weak")
     eventually(lambda: len(team.closures()) == 4)
     assert set(team.leases()) == {"weak-1-0", "weak-1-1", "weak-2-0", "weak-2-1"}
     assert set(team.closures().values()) == {"Fail"}
@@ -306,12 +307,13 @@ def test_a_service_that_was_deleted_comes_back(team: Team) -> None:
     eventually(lambda: team.api.get(where).body.get("metadata", {}).get("uid", uid) != uid)
 
 
-def test_an_edited_spec_changes_nothing_and_that_is_told(team: Team) -> None:
+def test_what_stands_for_good_cannot_be_edited_and_what_may_change_does(team: Team) -> None:
     team.submit("fixed", 2)
     team.reaches("fixed", "Running")
-    assert team.api.patch(path("Run", team.namespace, "fixed"), {"spec": {"resources": {"totalGPUs": 4}}}).ok
-    eventually(lambda: "was edited" in team.status("fixed").get("message", ""))
-    assert team.status("fixed")["observedGeneration"] == 1
+    said = team.api.patch(path("Run", team.namespace, "fixed"), {"spec": {"resources": {"totalGPUs": 4}}})
+    assert (said.ok, "spec.resources: of a Run only" in said.message) == (False, True)
+    assert team.api.patch(path("Run", team.namespace, "fixed"), {"spec": {"funding": {"maxBorrowGPUs": 1}}}).ok
+    eventually(lambda: team.status("fixed")["observedGeneration"] == 2)
     assert len(team.bound()) == 2
 
 

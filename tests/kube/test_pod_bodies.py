@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
 from tests.builders import EPOCH
 
 from fairlease.kube.pods import pods_of, service_of
+from fairlease.kube.rendezvous import gang_of
 from fairlease.kube.settings import Settings
 from fairlease.ledger.live import RunState
 from fairlease.model.amount import MINUTE
@@ -102,6 +104,36 @@ def test_work_that_saves_itself_has_the_time_for_it() -> None:
     assert patient["terminationGracePeriodSeconds"] == 600
     own = bodies(a_run(a_template(terminationGracePeriodSeconds=5), checkpoint=10 * MINUTE))["train-1-0"]["spec"]
     assert own["terminationGracePeriodSeconds"] == 5
+
+
+def test_work_without_a_claim_ends_soon_whatever_its_template_says() -> None:
+    run = a_run(a_template(terminationGracePeriodSeconds=600))
+    run.spec = replace(run.spec, opportunistic=True)
+    assert bodies(run)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 2
+    quick = a_run(a_template(terminationGracePeriodSeconds=1))
+    quick.spec = replace(quick.spec, opportunistic=True)
+    assert bodies(quick)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 1
+
+
+def test_every_container_finds_what_its_run_is_told_unless_it_keeps_something_else_there() -> None:
+    own = {"name": "b", "image": "i", "volumeMounts": [{"name": "mine", "mountPath": "/etc/fairlease/"}]}
+    pod = bodies(a_run(a_template(own, volumes=[{"name": "mine", "emptyDir": {}}])))["train-1-0"]
+    assert [each["name"] for each in pod["spec"]["volumes"]] == ["mine", "fairlease-run"]
+    first, second = pod["spec"]["containers"]
+    assert first["volumeMounts"] == [{"name": "fairlease-run", "mountPath": "/etc/fairlease", "readOnly": True}]
+    assert env(pod)["FAIRLEASE_MEMBERS"] == "/etc/fairlease/members.json"
+    assert env(pod)["FAIRLEASE_NOTICE_FILE"] == "/etc/fairlease/notice.json"
+    assert second["volumeMounts"] == own["volumeMounts"]
+    assert "FAIRLEASE_MEMBERS" not in env(pod, 1)
+
+
+def test_a_gang_is_numbered_anew_only_when_it_changed() -> None:
+    run = a_run(a_template(), gpus=8)
+    whole = gang_of(run, 29_500)
+    assert [each.address for each in whole.members][:2] == ["a1-r0.run-train.team.svc", "a1-r1.run-train.team.svc"]
+    assert whole.after(None).generation == 1
+    assert whole.after(whole.after(None)).generation == 1
+    assert replace(whole, world_size=3).after(whole.after(None)).generation == 2
 
 
 def test_a_run_of_one_pod_needs_no_service_and_meets_itself() -> None:

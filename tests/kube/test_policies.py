@@ -130,7 +130,7 @@ def test_a_run_of_a_former_owner_can_still_be_finished(plane: Plane) -> None:
     place = bound_namespace(plane, "org:ai")
     assert plane.api().post(path("Run", place), thing("Run", RUN, finalizers=["example.com/f"])).ok
     assert plane.api().patch(f"/api/v1/namespaces/{place}", {"metadata": {"annotations": {OWNER: "org:vision"}}}).ok
-    denied(plane.api().patch(path("Run", place, "me"), {"spec": {"runtime": {"retries": 1}}}), "spec.owner")
+    denied(plane.api().patch(path("Run", place, "me"), {"spec": {"funding": {"maxBorrowGPUs": 1}}}), "spec.owner")
     said = controller(plane).patch(path("Run", place, "me"), {"metadata": {"finalizers": []}})
     assert said.ok, said.message
 

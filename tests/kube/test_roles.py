@@ -103,6 +103,8 @@ GROUP = "rq.davidlangworthy.io"
         "binds pods": ("create", "pods/binding", ("-A",)),
         "sees nodes": ("watch", "nodes", ()),
         "sees who owns namespaces": ("list", "namespaces", ()),
+        "tells the pods of runs who is in": ("create", "configmaps", ("-A",)),
+        "remembers what it told": ("get", "configmaps", ("-n", NAMESPACE)),
         "writes events": ("create", "events.events.k8s.io", ("-A",)),
         "is elected": ("update", "leases.coordination.k8s.io", ("-n", NAMESPACE)),
     },

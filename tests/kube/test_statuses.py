@@ -9,7 +9,9 @@ from tests.kube.tenancy import bound_namespace, controller, path, thing
 from tests.model.rows import BUDGET, LEASE, RUN
 from tools.controlplane import Plane
 
+from fairlease.engine import command as cmd
 from fairlease.engine import view
+from fairlease.engine.reservations import Reservations
 from fairlease.ledger.event import RunSubmitted
 from fairlease.model.record import key
 
@@ -76,6 +78,25 @@ def test_the_server_keeps_all_that_a_budget_says_of_itself(plane: Plane) -> None
     for owner in ("org", "org-a", "rich"):
         told = view.budget_status(scheduler.state, scheduler.engine.family, key(owner), here.now)
         assert bare(kept(plane, "Budget", BUDGET, told)) == bare(told)
+
+
+def test_the_server_keeps_all_that_a_reservation_says_of_itself(plane: Plane) -> None:
+    here = World(node("n"), budget("org", envelope("e", 64)))
+    for name in ("runs", "waits"):
+        here.submit(name, run("org", 8, 8))
+    here.tick(cmd.Forecast())
+    made = Reservations()
+    for entry in here.store.entries():
+        for event in entry.events:
+            made.take(entry.at, event)
+    place, writer = bound_namespace(plane, "org:ai"), controller(plane)
+    found = [each for each in made.objects(here.now) if "forecast" in each["status"]]
+    assert any(each["status"]["forecast"].get("remedies") for each in found)
+    for told in found:
+        assert writer.post(path("Reservation", place), thing("Reservation", told["spec"], name=told["name"])).ok
+        said = writer.patch(path("Reservation", place, told["name"], "status"), {"status": told["status"]})
+        assert said.ok, said.message
+        assert (said.body["spec"], bare(said.body["status"])) == (told["spec"], bare(told["status"]))
 
 
 def test_the_server_keeps_leases_as_the_ledger_tells_them(plane: Plane) -> None:

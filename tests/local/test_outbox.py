@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlease.engine.notice import Kind, Notice
-from fairlease.local import outbox as ob
-from fairlease.local.outbox import Address, Outbox
 from fairlease.model.record import key
+from fairlease.theatre import outbox as ob
+from fairlease.theatre.outbox import Address, Outbox
 
 
 @pytest.fixture

@@ -86,13 +86,11 @@ BAD_BUDGETS: dict[str, tuple[dict[str, Any], str]] = {
     "an owner ends with its name and not a newline": ({"owner": "org\n"}, "owner"),
     "a parent is an owner": ({"parents": ["org", "a b"]}, "parents[1]"),
     "a parent is named once": ({"parents": ["a", "b", "a"]}, "parents[2]"),
-    "a Budget has an envelope": ({"envelopes": [], "aggregateCaps": []}, "envelopes"),
     "an envelope has a name": ({"envelopes.0.name": ""}, "envelopes[0].name"),
     "names of envelopes are unique": ({"envelopes.1.name": "west", "aggregateCaps": []}, "envelopes[1].name"),
     "an envelope has a flavor": ({"envelopes.0.flavor": ""}, "envelopes[0].flavor"),
     "a selector has a label": ({"envelopes.0.selector": {}}, "envelopes[0].selector"),
     "concurrency is more than nothing": ({"envelopes.0.concurrency": 0}, "envelopes[0].concurrency"),
-    "hours are more than nothing": ({"envelopes.0.maxGPUHours": 0}, "envelopes[0].maxGPUHours"),
     "hours are never negative": ({"envelopes.0.maxGPUHours": -1}, "envelopes[0].maxGPUHours"),
     "a window is not empty": (
         {"envelopes.0.start": WINDOW["start"], "envelopes.0.end": WINDOW["start"]},
@@ -135,8 +133,12 @@ BAD_BUDGETS: dict[str, tuple[dict[str, Any], str]] = {
         "aggregateCaps[0].envelopes[1]",
     ),
     "a cap bounds something": ({"aggregateCaps.0.maxConcurrency": REMOVE}, "aggregateCaps[0]"),
-    "a cap is more than nothing": ({"aggregateCaps.0.maxConcurrency": 0}, "aggregateCaps[0].maxConcurrency"),
-    "a cap of hours is more than nothing": ({"aggregateCaps.0.maxGPUHours": 0}, "aggregateCaps[0].maxGPUHours"),
+    "a cap is not negative": ({"aggregateCaps.0.maxConcurrency": -1}, "aggregateCaps[0].maxConcurrency"),
+    "a cap of hours is not negative": ({"aggregateCaps.0.maxGPUHours": -1}, "aggregateCaps[0].maxGPUHours"),
+    "a cap in a Budget without envelopes is over none of them": (
+        {"envelopes": [], "aggregateCaps.0.envelopes": ["west"]},
+        "aggregateCaps[0].envelopes[0]",
+    ),
 }
 
 GOOD_BUDGETS: dict[str, dict[str, Any]] = {
@@ -154,6 +156,10 @@ GOOD_BUDGETS: dict[str, dict[str, Any]] = {
     "a window before 1970": {"envelopes.0.start": "0001-01-01T00:00:00Z"},
     "an offset other than UTC": {"envelopes.0.start": "2026-01-05T01:00:00.5+01:00"},
     "lending to all": {"envelopes.0.lending": {"allow": True, "to": ["*", "?rg:*", "org"]}},
+    "a head of a family without money": {"envelopes": [], "aggregateCaps": []},
+    "a head of a family that says nothing of money": {"envelopes": REMOVE, "aggregateCaps": REMOVE},
+    "no hours at all": {"envelopes.0.maxGPUHours": 0},
+    "caps of nothing": {"aggregateCaps.0.maxConcurrency": 0, "aggregateCaps.0.maxGPUHours": 0},
     "lending nothing for now": {"envelopes.0.lending": {"allow": True, "maxConcurrency": 0, "maxGPUHours": 0}},
     "an envelope with an odd name": {"envelopes.2.name": "Größe 8/8"},
     "a field that is null": {"envelopes.0.maxGPUHours": None, "aggregateCaps": None},
@@ -201,7 +207,6 @@ BAD_RUNS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "borrowing is not negative": ({"funding.maxBorrowGPUs": -1}, "funding.maxBorrowGPUs"),
     "a sponsor is an owner": ({"funding.sponsors": ["org:*"]}, "funding.sponsors[0]"),
-    "a sponsor is named once": ({"funding.sponsors": ["a", "a"]}, "funding.sponsors[1]"),
     "what it follows has a name": ({"follow.after": ["A b"]}, "follow.after[0]"),
     "what it follows has at most one namespace": ({"follow.after": ["a/b/c"]}, "follow.after[0]"),
     "what it follows is named once": ({"follow.after": ["a", "default/a"]}, "follow.after[1]"),
@@ -217,7 +222,7 @@ BAD_RUNS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a container is a mapping": ({"template": {"spec": {"containers": ["x"]}}}, "template.spec.containers[0]"),
     "a template's numbers are finite": (
-        {"template": {"x": [1, {"y": 2**60}]}},
+        {"template": {"x": [1, {"y": 2**63}]}},
         "template.x[1].y",
     ),
 }
@@ -227,6 +232,7 @@ GOOD_RUNS: dict[str, dict[str, Any]] = {
     "a total that its groups do not divide": {"resources.totalGPUs": 20},
     "an expected duration beyond the limit": {"runtime": {"maxDuration": "1h", "expectedDuration": "2h"}},
     "a width that is not on the step grid": {"malleable.stepGPUs": 28},
+    "a sponsor named twice, who is asked once": {"funding.sponsors": ["a", "b", "a"]},
     "a sponsor who is the owner": {"funding.sponsors": ["a", "org:ai"]},
     "borrowing nothing": {"funding": {"allowBorrow": True, "maxBorrowGPUs": 0}},
     "following runs here and elsewhere": {"follow.after": ["a", "team/a", "team/me"]},

@@ -312,14 +312,14 @@ SUBJECTS = "run, budget, reservation, leases, outcomes, events"
             ],
         ),
         "several mistakes, each with its line": (
-            f"until: soon\nbudgets:\n- name: B\n  owner: o\n  envelopes: []\nsteps:\n- at: x\n  submit: {RUN}\n- cancel: 5\n",
+            f"until: soon\nbudgets:\n- name: B\n  owner: o\n  envelopes: 0\nsteps:\n- at: x\n  submit: {RUN}\n- cancel: 5\n",
             [
                 's.yaml:5: spec.until: "soon": expected a duration, such as 90s, 15m or 1h30m',
                 (
                     's.yaml:7: spec.budgets[0].name: "B": expected a name, or namespace/name, of lowercase letters, '
                     "digits, '-' and '.', at most 253 long"
                 ),
-                "s.yaml:9: spec.budgets[0].envelopes: []: expected at least one envelope",
+                "s.yaml:9: spec.budgets[0].envelopes: 0: expected a list",
                 's.yaml:11: spec.steps[0].at: "x": expected a duration, such as 90s, 15m or 1h30m',
                 "s.yaml:13: spec.steps[1].cancel: 5: expected the name of a run, or a list of names",
             ],

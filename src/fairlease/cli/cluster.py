@@ -101,10 +101,13 @@ class Link:
         from fairlease.kube.http import Unreachable
         from fairlease.kube.journal import BrokenLedger
         from fairlease.kube.kubeconfig import BadConfig
-        from fairlease.kube.refused import Refused
+        from fairlease.kube.refused import Refused, Unanswered
 
         try:
             return self._runner.run(work)
+        except Unanswered as error:
+            remedy = "see whether a controller runs and leads: kubectl get pods -n fairlease-system"
+            raise Failure(str(error), code=NO_DAEMON, remedy=remedy) from None
         except Refused as error:
             raise Failure(
                 error.message, code=BAD_INPUT, reason=error.reason.value, remedy=error.remedy, problems=error.problems
@@ -138,6 +141,7 @@ class Link:
 class ClusterSession(Session):
     """A session that asks the API server of a cluster."""
 
+    program: ClassVar[str] = "kubectl runs"
     here: ClassVar[bool] = False
     archive: str | None = None
     link: Link = field(default_factory=lambda: Link(None, None))

@@ -63,6 +63,19 @@ def draw_reservation(reservation: Answer) -> None:
         click.echo(f"    on {', '.join(spec['intendedSlice']['nodes'])}, paid by {payers}")
 
 
+def draw_forecast(forecast: Answer) -> None:
+    """When it is likely to start, and how often such words were kept."""
+    click.echo(
+        f"  likely: {until(forecast['p50'])} (P10 {forecast['p10']}, P50 {forecast['p50']}, P90 {forecast['p90']})"
+    )
+    share = forecast.get("confidence")
+    sure = "" if share is None else f"; {share:.0%} of starts lately came between P10 and P90"
+    click.echo(f"    {forecast['source']}: {forecast['why']}{sure}")
+    if forecast.get("remedies"):
+        lacks = f"lacks {forecast['deficitGPUs']} GPUs of {forecast['scope']}"
+        click.echo(f"    {lacks}; could give way: {'; '.join(forecast['remedies'])}")
+
+
 def draw_dates(session: Session, answer: Answer) -> None:
     """The date of a run that waits, and every date it had before, each with why it was given up."""
     if answer.get("reservation"):

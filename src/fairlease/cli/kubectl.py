@@ -28,11 +28,24 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "Show one run: its spec and status.",
         "watch": "Watch runs as they change.",
         "explain": "Explain why a run waits, runs or ended.",
+        "eta": "Say when a run will start: early, most likely, late.",
         "logs": "Print what a run's pods wrote.",
+        "shrink": "Have an elastic run give GPUs back.",
+        "resize": "Set the width that an elastic run would like to have.",
+        "drill": "Rehearse a swap, and tell how long it takes.",
         "cancel": "End runs.",
     },
+    "Time and contention": {
+        "reservations": "List who waits until when, and on what that rests.",
+        "outcomes": "List and show who gave way to whom, and why.",
+        "lottery": "Repeat the draws of the record.",
+        "resolve": "Free GPUs for maintenance, by the rules of a claim.",
+        "forecast": "Show whether forecasts kept their word.",
+    },
     "Money": {
-        "budgets": "List Budgets, and show their use.",
+        "budgets": "List Budgets, show their use and loans, stop lending.",
+        "sponsors": "Show and change whom a run may borrow from.",
+        "cover": "Show whose money a run was offered, and why not.",
         "who-pays": "Show who pays for a run, or for an owner's runs.",
     },
     "The cluster and the record": {
@@ -68,11 +81,20 @@ _ON_A_CLUSTER = {
 }
 
 
+_BY_KUBECTL = {"budgets": ("apply", "remove")}
+"""Budgets are written and deleted like every object."""
+
+
 class RunsVerbs(Verbs):
     """The verbs that there are on a cluster."""
 
     program, sections = PROGRAM, SECTIONS
     example = "kubectl runs plan -f run.yaml\n  kubectl runs submit -f run.yaml\n  kubectl runs explain my-run"
+
+    @classmethod
+    def lines(cls) -> dict[str, str]:
+        """The first line of each verb's help."""
+        return {name: line for section in cls.sections.values() for name, line in section.items()}
 
     def find(self, name: str) -> click.Command:
         """Make one verb."""
@@ -84,12 +106,16 @@ class RunsVerbs(Verbs):
 
 def on_cluster(command: click.Command) -> click.Command:
     """A verb of the local daemon, for a cluster."""
-    if isinstance(command, VerbGroup):  # Budgets are written by `kubectl apply`, like every object.
-        group = VerbGroup(
-            "budgets", help=SECTIONS["Money"]["budgets"], example="kubectl runs budgets usage", context_settings=HELP
-        )
-        for name in ("list", "usage"):
-            group.add_command(on_cluster(command.commands[name]))
+    if isinstance(command, VerbGroup):
+        assert command.name is not None, "a group has a name"
+        dropped = _BY_KUBECTL.get(command.name, ())
+        lines = [line for line in command.example.splitlines() if not any(f" {each} " in line for each in dropped)]
+        example = "\n".join(lines).replace("fairlease ", f"{PROGRAM} ")
+        told = RunsVerbs.lines()[command.name]
+        group = VerbGroup(command.name, help=told, example=example, context_settings=HELP)
+        for name, each in command.commands.items():
+            if name not in dropped:
+                group.add_command(on_cluster(each))
         return group
     assert isinstance(command, Verb), "a verb, or a group of them"
     return CLUSTER.made(_adapted(command.recipe))

@@ -51,7 +51,7 @@ def verify(session: Session, name: str | None, file: str | None) -> None:
         known = [each["name"] for each in answer["outcomes"]]
         answer["outcomes"] = [each for each in answer["outcomes"] if each["name"] == name]
         if not answer["outcomes"]:
-            raise not_found("outcome", name, known, "look at `fairlease outcomes`")
+            raise not_found("outcome", name, known, f"look at `{session.program} outcomes`")
     answer["ok"] = all(each["ok"] for each in answer["outcomes"])
     session.show(answer, lambda found: _draw(session, found["outcomes"], full=name is not None))
     if not answer["ok"]:
@@ -68,7 +68,10 @@ def _from_file(path: str) -> list[Answer]:
         document = json.loads(text)
         if isinstance(document, dict):
             names = ("outcomes", "resolverOutcomes", "items")
+            listed = "items" in document
             document = next((document[each] for each in names if each in document), [document])
+            if listed:  # kubectl lists by name: outcome-10 stands before outcome-2
+                document = sorted(document, key=lambda each: (len(each["metadata"]["name"]), each["metadata"]["name"]))
         return [
             {"name": each.get("name") or each.get("metadata", {}).get("name", "outcome"), "spec": dict(each["spec"])}
             for each in document

@@ -78,7 +78,7 @@ def draw_outcome(session: Session, outcome: Answer) -> None:
     cuts = [(bare(cut["run"]), cut["gpus"], len(cut["leases"]), reason_cell(cut["reason"])) for cut in spec["actions"]]
     show_table(("RUN", "GPUS", "LEASES", "REASON"), cuts, colour=session.colour)
     if spec.get("lottery"):
-        click.echo(f"\nto repeat the draw: fairlease lottery verify {outcome['name']}")
+        click.echo(f"\nto repeat the draw: {session.program} lottery verify {outcome['name']}")
 
 
 def claimant(spec: Answer) -> str:

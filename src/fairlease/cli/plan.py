@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.asked import draw_cover, draw_domains, heading
-from fairlease.cli.contention import draw_changes, draw_reservation
+from fairlease.cli.contention import draw_changes, draw_forecast, draw_reservation
 from fairlease.cli.failure import answer_is_no
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import hours, paint, show_table
@@ -29,8 +29,10 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     engine. Exits with 0 where all would start, with 1 where one would not.
 
     With `-o json` each plan has `starts`, `verdict`, `message`, `width`, `payers`, `nodes`, `worstCase`, `cover` and
-    `domains`; `reservation` (as `fairlease reservations` prints it, or null); and `changes`, the earliest start first, each
-    with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no bound).
+    `domains`; `reservation` (as `fairlease reservations` prints it, or null); `forecast` (P10, P50 and P90 of the start,
+    confidence, deficit and what could give way, as `fairlease eta` prints it, or null); and `changes`, the earliest start
+    first, each with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
+    bound).
     """
     quote(session, read_objects(files, "Run", session.namespace, here=session.here))
 
@@ -83,6 +85,8 @@ def _draw_one(session: Session, plan: Answer) -> None:
     if not starts:
         if plan.get("reservation"):
             draw_reservation(plan["reservation"])
+        if plan.get("forecast"):
+            draw_forecast(plan["forecast"])
         draw_changes(session, plan.get("changes") or [], "What would start it sooner:")
     if session.wide or not starts:
         heading("Money, in the order asked:")

@@ -27,6 +27,8 @@ _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 class Session:
     """What every verb is handed."""
 
+    program: ClassVar[str] = "fairlease"
+    """What one types to ask here."""
     here: ClassVar[bool] = True
     """Whether runs work on this machine, so that the directory one stands in means something to them."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.run import RunSpec
 
-PLENTY = 1 << 62
+PLENTY = 1 << 64
 """More pods than any cluster has: no bound."""
 
 _RANK = {reason: rank for rank, reason in enumerate(COVER_CAUSES)}

@@ -204,6 +204,8 @@ class Engine:
 
     def _restand(self) -> None:
         state = self.state
+        if not state.dirty.accounts:
+            return
         budgets: dict[Key, dict[str, Account]] = {}
         for budget, name in state.dirty.accounts:
             budgets.setdefault(Key(budget), {})[name] = state.account(Key(budget), name)
@@ -239,10 +241,11 @@ class Engine:
 
     def _drain(self) -> bool:
         """End work whose grace is over; one unit at a time, as ending it may give cover to others."""
-        over = sorted(unit for unit, ends in self.state.overdrawn.items() if ends is not None and ends <= self.now)
+        overdrawn = self.state.overdrawn
+        over = [unit for unit, ends in overdrawn.items() if ends is not None and ends <= self.now] if overdrawn else []
         if not over:
             return False
-        lifecycle.drain(self, over[0])
+        lifecycle.drain(self, min(over))
         return True
 
     def _woken(self) -> Woken:
@@ -381,17 +384,18 @@ class Engine:
                 orders = shape.orders
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
-                    self._reserve(shape.runs[order], refusal.reason)
+                    self._reserve(shape.runs[order], refusal)
 
-    def _reserve(self, run: RunState, reason: Reason) -> None:
+    def _reserve(self, run: RunState, refusal: Refusal) -> None:
         """What the reason for waiting means for the reservation of a run that was not tried itself."""
+        reason, closed = refusal.reason, Reason.WindowClosed.value in refusal.tally
         if reason is Reason.Reserved:
             if run.hold is None or not run.hold.holds:
                 reserve.await_room(self, run, Planner(self.state, self.family, run, self.now))
         elif reason is Reason.NeverFits:
             reserve.settle(self, run, ReservationState.FAILED, reason, reason.remedy)
-        elif run.hold is not None or reason is Reason.WindowClosed:
-            reserve.await_money(self, run, reason)
+        elif run.hold is not None or closed:
+            reserve.await_money(self, run, reason, closed=closed)
 
 
 def _node_of(command: FailNode | RemoveNode | SetNode) -> str:

@@ -59,6 +59,8 @@ class Piece(NamedTuple):
 def settle(engine: Engine) -> None:
     """Let those grow that could, in order of asking."""
     notice, engine.notice = engine.notice, Notice()
+    if not (engine.state.hungry or notice.ripe or notice.regained):
+        return
     for run in sorted(_candidates(engine, notice), key=lambda each: each.order):
         refusal = _grow(engine, run)
         if refusal is not None and run.stalled is not refusal.reason:

@@ -140,6 +140,10 @@ def _pod_failed(engine: Engine, command: cmd.PodFailed) -> Refusal | None:
     run = _running(engine, command.run, command.attempt)
     if run is None:
         return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
+    if all(lease.rank != command.rank for lease in run.leases.values()):
+        return _refuse(
+            Reason.NotFound, f"{short(command.run)} has no pod of rank {command.rank} any more, or never had"
+        )
     message = f"rank {command.rank} failed with exit code {command.exit_code}"
     _fail_attempt(engine, run, message, command.retry_after)
     return None
@@ -238,7 +242,7 @@ def _resolve(engine: Engine, command: cmd.Resolve) -> Refusal | None:
 
 def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key | None = None) -> None:
     """An attempt was ended by others: `onPreempt` decides between another attempt and the end."""
-    if run.spec.requeues:
+    if run.spec.requeues(reason):
         engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message, by=by))
     else:
         end_run(engine, run, reason, message)

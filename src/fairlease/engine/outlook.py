@@ -35,6 +35,9 @@ REMEMBERED_MAX = 65_536
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
 
+CUTS = (SPARE, WIDTH, WHOLE)
+"""Ways in which others give way."""
+
 Ready = tuple[int, int]
 """(when, how)."""
 
@@ -206,6 +209,29 @@ class Outlook:
         return min(options)
 
 
+class Between(Outlook):
+    """What a claim sees that surely ends: liens that begin late enough are no hindrance to who is out of their way by then."""
+
+    def __init__(self, state: State, claim: RunState, now: int, limit: int) -> None:
+        super().__init__(state, claim, now, Terms(None, guess=False))
+        self._limit = limit
+
+    def _after(self, other: RunState) -> Ready:
+        assert other.hold is not None, "a lien belongs to a reservation in force"
+        return (EVER, FREE) if other.hold.earliest_start >= self.now + self._limit else super()._after(other)
+
+    def first_fit(self, pool: Pool, mask: int, need: Need) -> Fit | None:
+        """When and where it would fit first and be over in time; None where that cannot be told from the first place it finds."""
+        fit = first_fit(pool, mask, need, self)
+        if fit is None or fit.when <= self.now:
+            return None
+        holds = (
+            self.state.holds[run] for pod in fit.pods for run, slots in pod.node.liens.items() if slots & pod.slots
+        )
+        ahead = (each.hold for each in holds if each.order < self.claim.order)
+        return fit if all(hold is None or hold.earliest_start >= fit.when + self._limit for hold in ahead) else None
+
+
 class Fit(NamedTuple):
     """The first time at which a need would fit, how the last slot it needs comes free, and the pods it would then use."""
 
@@ -217,11 +243,15 @@ class Fit(NamedTuple):
 def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
     """When and where it would fit first; None where it would not at any time.
 
-    Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough.
+    Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough: the
+    smallest hole that fits, as for a start, and then those that lack least.
     """
     soonest = outlook.terms.cut_at if _nothing_before_the_cut(outlook) else None
     by_domain: list[list[Pod]] = []
-    for domain in sorted(pool.domains.values(), key=lambda each: (each.liened > 0, -each.free, each.order)):
+    group = need.size * (need.pods if need.together else need.blocks[0].pods)
+    for domain in sorted(
+        pool.domains.values(), key=lambda each: (each.liened > 0, *_hole(each.free, group), each.order)
+    ):
         if not domain.mask & mask:
             continue
         pods = outlook.pods(domain, mask, need.size)
@@ -236,6 +266,11 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     times = sorted({pod.ready[0] for pods in by_domain for pod in pods})
     place = bisect_left(times, 1, key=lambda when: int(_holds(by_domain, need, when)))
     return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
+
+
+def _hole(free: int, group: int) -> tuple[bool, int]:
+    """Holes that fit before others, the smallest first; of the others the largest first."""
+    return (False, free) if free >= group else (True, -free)
 
 
 def _nothing_before_the_cut(outlook: Outlook) -> bool:

@@ -369,6 +369,8 @@ def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
 def unused_ranks(run: RunState) -> Iterator[int]:
     """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
     held = {lease.rank for lease in run.leases.values()}
+    if not held:
+        return count()
     return (rank for rank in count() if rank not in held)
 
 

@@ -24,6 +24,7 @@ class Reservations:
     def __init__(self) -> None:
         self._all: list[tuple[ev.ReservationMade, View]] = []
         self._latest: dict[Key, int] = {}
+        self._forecasts: dict[Key, View] = {}
         self._at = 0
 
     def take(self, at: int, event: ev.AnyEvent) -> None:
@@ -41,7 +42,12 @@ class Reservations:
         if before is not None and self._all[before][1]["state"] in _IN_FORCE:
             self._all[before][1].update(_status(ReservationState.SUPERSEDED, event.reason.value, event.message))
         self._latest[event.run] = len(self._all)
-        self._all.append((event, _status(ReservationState.PENDING, event.basis.value, event.message)))
+        status = _status(ReservationState.PENDING, event.basis.value, event.message)
+        if (
+            event.run in self._forecasts
+        ):  # a date that moved does not undo what is foreseen; `asOf` tells how old that is
+            status["forecast"] = self._forecasts[event.run]
+        self._all.append((event, status))
 
     @_fold.register
     def _(self, event: ev.ReservationTurned) -> None:
@@ -50,9 +56,14 @@ class Reservations:
     @_fold.register
     def _(self, event: ev.Forecasted) -> None:
         for each in event.runs:
+            told = self._forecasts[each.run] = forecast_view(self._at, each)
             place = self._latest.get(each.run)
             if place is not None and self._all[place][1]["state"] in _IN_FORCE:
-                self._all[place][1]["forecast"] = forecast_view(self._at, each)
+                self._all[place][1]["forecast"] = told
+
+    @_fold.register
+    def _(self, event: ev.LeasesOpened) -> None:
+        self._forecasts.pop(event.run, None)  # it came true, or did not: the next wait is another one
 
     def objects(self, now: int) -> Iterator[View]:
         """Every reservation as its object."""
@@ -95,7 +106,10 @@ def in_force(run: RunState, now: int) -> View | None:
     if hold is None:
         return None
     reason = hold.basis if hold.state is ReservationState.PENDING else hold.reason
-    return _object(Made(run.key, hold), _status(hold.state, reason.value, hold.message), now)
+    status = _status(hold.state, reason.value, hold.message)
+    if run.foreseen is not None:
+        status["forecast"] = forecast_view(*run.foreseen)
+    return _object(Made(run.key, hold), status, now)
 
 
 class Made:

@@ -10,7 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover, predict
-from fairlease.engine.outlook import BY_FACT, FREE, GUESSED, WHOLE, Fit, Outlook, Terms, first_fit, lien_of, takes
+from fairlease.engine.outlook import (
+    BY_FACT,
+    CUTS,
+    FREE,
+    GUESSED,
+    WHOLE,
+    Between,
+    Fit,
+    Outlook,
+    Terms,
+    first_fit,
+    lien_of,
+    takes,
+)
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
@@ -21,6 +34,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
+    from fairlease.engine.pack import Need
     from fairlease.ledger.live import Hold, RunState
 
 DEPTH = 64
@@ -65,9 +79,12 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -
     pool, need = planner.pool, need_of(run.spec, least_width(run.spec))
     if pool is None:
         return None
+    sooner = _between(engine, run, planner, need)
     for guess in (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
         fit = first_fit(pool, planner.reach(), need, outlook)
+        if sooner is not None and (fit is None or sooner.when < fit.when):
+            fit = sooner
         if fit is not None:
             basis = _BASES.get(fit.how, Reason.Notice)
             if planner.now > max(engine.now, fit.when):
@@ -76,16 +93,28 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -
     return None
 
 
+def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit | None:
+    """Where a run would fit by hard facts, and surely be over, before those who asked earlier need the slots."""
+    limit, near = run.spec.runtime.max_duration, engine.state.standings.near.get(run.spec.resources.gpu_type)
+    if limit is None or near is None or planner.pool is None:
+        return None
+    ahead = (near[order].hold for order in near.irange(maximum=run.order, inclusive=(True, False)))
+    if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
+        return None
+    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), need)
+
+
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
     """Give a run its reservation, or move the one it has, for the reason `why`; False where it would never fit.
 
-    Who is cut for it has its notice from the first date on; a move does not begin it again.
+    Who is cut for it has its notice from the first date on; neither a move nor money that comes back begins it again. So a date
+    can be now: what a cut serves falls due at once where the notice is over, unless that has just been tried.
     """
     if engine.rehearses:
         return _sketch(engine, run, why)
     notice, hold, now = engine.state.config.notice, run.hold, engine.now
     cut_from = None if notice is None else now + notice
-    if notice is not None and hold is not None and hold.holds and hold.cut_from is not None:
+    if notice is not None and hold is not None and hold.cut_from is not None:
         cut_from = hold.cut_from
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
@@ -94,7 +123,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if found is None:
         return False
     date = found.date
-    if date <= now:  # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
+    if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
+        # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + _patience(engine, hold)
     elif why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
@@ -236,10 +266,9 @@ def may_cut(run: RunState, now: int) -> bool:
     return due and hold is not None and hold.cut_from is not None and hold.cut_from <= now
 
 
-def await_money(engine: Engine, run: RunState, cause: Reason) -> None:
-    """A run cannot be paid now: if a window will pay it has a date, else what it had holds nothing."""
-    coming = cause is Reason.WindowClosed and engine.state.config.reservations
-    planner = opening(engine, run) if coming else None
+def await_money(engine: Engine, run: RunState, cause: Reason, *, closed: bool) -> None:
+    """A run cannot be paid now: if a window that is `closed` will pay (the rest) it has a date, else what it had holds nothing."""
+    planner = opening(engine, run) if closed and engine.state.config.reservations else None
     if planner is None:
         settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)
         return

@@ -38,6 +38,8 @@ class Fate(NamedTuple):
 
 def recover(engine: Engine) -> None:
     """Close what the failed nodes held, and let every run that lost a pod swap, shrink, ask again or end."""
+    if not engine.fallen:
+        return
     fallen, engine.fallen = engine.fallen, {}
     lost: dict[Key, list[Lease]] = {}
     for name in fallen:

@@ -102,10 +102,11 @@ def _live_conditions(run: RunState) -> list[tuple[str, bool | None, Reason]]:
         ]
     reason = run.reason
     funded = False if reason in COVER_CAUSES else True if reason in _FUNDED else None
-    placed = False if reason in _WAITS_FOR_ROOM else None
+    held = funded is False and run.hold is not None and run.hold.holds
+    placed = False if held or reason in _WAITS_FOR_ROOM else None
     return [
         ("Funded", funded, Reason.Covered if funded else reason),
-        ("Placed", placed, reason),
+        ("Placed", placed, Reason.Reserved if held else reason),
         ("Running", False, reason),
         ("Completed", False, reason),
         ("Failed", False, reason),

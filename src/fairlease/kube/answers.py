@@ -17,7 +17,7 @@ from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.following import Following
 from fairlease.kube.http import Unreachable
 from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run, not_installed, policy_said
-from fairlease.kube.resource import LEASES, RUNS, OwnSeen
+from fairlease.kube.resource import LEASES, OUTCOMES, RESERVATIONS, RESERVATIONS_OVER, RUNS, OwnSeen
 from fairlease.model.amount import parse_instant
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
@@ -45,12 +45,15 @@ class Answers:
         self._api, self._namespace, self._archive = api, namespace, archive
         self._following = Following(api)
         self._derived: Derived | None = None
+        self._changing: dict[str, Callable[..., Awaitable[Answer]]] = {}
         self._verbs: dict[str, Callable[..., Awaitable[Answer]]] = {
             "submit": self.submit,
             "list": self.list_runs,
             "show": self.show,
             "cancel": self.cancel,
             "leases": self.leases,
+            "reservations": self.reservations,
+            "outcomes": self.outcomes,
             "status": self.status,
             "wait": self.wait,
         }
@@ -60,7 +63,18 @@ class Answers:
         given = {name: value for name, value in args.items() if value is not None}
         if verb in self._verbs:
             return await self._verbs[verb](**given)
-        return await self._from_ledger().verbs[verb](**given)
+        if verb in self._from_ledger().verbs:
+            return await self._from_ledger().verbs[verb](**given)
+        return await self._changes()[verb](**given)
+
+    def _changes(self) -> dict[str, Callable[..., Awaitable[Answer]]]:
+        if not self._changing:
+            from fairlease.kube.requests import Requests  # noqa: PLC0415 - as below
+            from fairlease.kube.wishes import Wishes  # noqa: PLC0415 - the same
+
+            present = self._from_ledger().present
+            self._changing = Wishes(self._api, present).verbs | Requests(self._api, present).verbs
+        return self._changing
 
     def _from_ledger(self) -> Derived:
         if self._derived is None:
@@ -139,6 +153,42 @@ class Answers:
         ]
         rows.sort(key=lambda row: (row["spec"]["interval"]["start"], row["name"]))
         return {"leases": rows[: wanted.limit]}
+
+    async def reservations(
+        self,
+        run: str | None = None,
+        namespace: str | None = None,
+        limit: int = 100,
+        *,
+        all: bool = False,  # noqa: A002 - its name in the protocol
+    ) -> Answer:
+        """Reservations in force, the earliest date first; with `all` those that are over too, in the order of their making."""
+        fields = "" if all else ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
+        where = namespace if run is None else split(name_key(run))[0]
+        if run is not None:
+            if await self.find(name_key(run)) is None:
+                raise no_run(name_key(run))
+            fields = ",".join(filter(None, (fields, f"spec.runRef.name={_selector(split(name_key(run))[1])}")))
+        found = (await self._api.list(RESERVATIONS, where, into=OwnSeen, fields=fields)).items
+        if all:
+            found.sort(key=lambda each: (each.metadata.creation_timestamp, each.metadata.name))
+        else:
+            found.sort(key=lambda each: (each.spec["earliestStart"], each.metadata.name))
+        rows = [reservation_of(each) for each in (found[-limit:] if all else found[:limit])]
+        return {"reservations": rows}
+
+    async def outcomes(self, name: str | None = None, run: str | None = None, limit: int = 100) -> Answer:
+        """Resolutions in their order: one, those that a run had a part in, or the last of all."""
+        found = (await self._api.list(OUTCOMES, into=OwnSeen)).items
+        found.sort(key=lambda each: (len(each.metadata.name), each.metadata.name))  # they are numbered
+        rows: list[Answer] = [{"name": each.metadata.name, "spec": each.spec} for each in found]
+        if run is not None:
+            rows = [row for row in rows if name_key(run) in _parties(row["spec"])]
+        if name is not None:
+            rows = [row for row in rows if row["name"] == name]
+            if not rows:
+                raise Refused(Reason.NotFound, f"there is no outcome {name[:80]}")
+        return {"outcomes": rows[-limit:]}
 
     # --- asking and ending -----------------------------------------------------------------------------------------------
 
@@ -253,6 +303,19 @@ def status_of(seen: OwnSeen | None, *, gone: bool = False) -> Answer:
     if gone and status["phase"] not in OVER:
         status |= {"phase": Phase.FAILED.value, "reason": Reason.Canceled.value, "message": "its object was deleted"}
     return status
+
+
+def reservation_of(seen: OwnSeen) -> Answer:
+    """A reservation as its object tells it; how long it is until its date is counted by who shows it."""
+    status = seen.status or {"state": "Pending"}
+    return {"name": short(Key(seen.metadata.key)), "spec": seen.spec, "status": status}
+
+
+def _parties(spec: Answer) -> set[Key]:
+    """The runs that had a part in a resolution: who claimed, who gave way, who might have."""
+    claim = spec.get("claim")
+    claimed = {key(claim["name"], claim["namespace"])} if claim else set()
+    return claimed | {Key(each) for each in spec.get("conflictSet", ())} | {Key(cut["run"]) for cut in spec["actions"]}
 
 
 def row_of(seen: OwnSeen) -> Answer:

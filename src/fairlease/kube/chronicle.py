@@ -59,7 +59,11 @@ class Chronicle:
         self.final: dict[Key, Final] = {}
         self.closed: dict[Key, dict[str, Closed]] = {}
         self.outcomes: dict[str, OutcomeSpec] = {}
+        self.requests: set[str] = set()
+        """Requests of administrators that were carried out."""
         self.reservations: dict[Key, Reservations] = {}
+        self.turned: dict[Key, View] = {}
+        """What became of reservations that were made before the entries begin."""
         self._endings: dict[Key, Ending] = {}
         self._swept: dict[Key, View] = {}
         self._asked: dict[Key, tuple[RunSpec, int]] = {}
@@ -77,10 +81,14 @@ class Chronicle:
         self._open = {run.key: dict(run.leases) for run in state.runs.values()}
         self._asked = {run.key: (run.spec, run.submitted_at) for run in state.runs.values()}
         for run, made in state.holds.items():
-            if run not in self.reservations and made.hold is not None:
-                self.reservations[run] = known = Reservations()
+            if made.hold is None:
+                continue
+            if run not in self.reservations:
+                self.reservations[run] = Reservations()
                 for event in _told(run, made.hold):
-                    known.take(made.hold.made_at, event)
+                    self.reservations[run].take(made.hold.made_at, event)
+            if made.foreseen is not None:
+                self.reservations[run].take(made.foreseen[0], ev.Forecasted(runs=(made.foreseen[1],)))
 
     def follow(self, entry: Entry) -> Touched:
         """Take in one entry; says whose objects it changed."""
@@ -89,6 +97,8 @@ class Chronicle:
             touched.runs.update(runs_of(event))
             if isinstance(event, ev.RunSubmitted):
                 self._asked[event.run] = (event.spec, entry.at)
+            elif isinstance(event, ev.DesiredSet | ev.FundingSet):
+                self._respecified(event)
             elif isinstance(event, ev.LeasesOpened):
                 self._opened(event, entry.at)
                 touched.budgets.update(payer.budget for payer in event.payers)
@@ -101,10 +111,41 @@ class Chronicle:
             ):
                 touched.budgets.add(event.budget)
             elif isinstance(event, ev.OutcomeRecorded):
-                self.outcomes[event.name] = event.outcome
-            elif isinstance(event, ev.ReservationMade | ev.ReservationTurned):
-                self.reservations.setdefault(event.run, Reservations()).take(entry.at, event)
+                self._resolved(event)
+            elif isinstance(event, ev.ReservationMade | ev.ReservationTurned | ev.Forecasted):
+                self._dated(event, entry.at)
         return touched
+
+    def _respecified(self, event: ev.DesiredSet | ev.FundingSet) -> None:
+        asked = self._asked.get(event.run)
+        if asked is not None:
+            spec, at = asked
+            changed = spec.resized(event.gpus) if isinstance(event, ev.DesiredSet) else spec.funded(event.funding)
+            self._asked[event.run] = (changed, at)
+
+    def _resolved(self, event: ev.OutcomeRecorded) -> None:
+        self.outcomes[event.name] = event.outcome
+        if event.outcome.by_hand is not None:
+            self.requests.add(event.outcome.by_hand.request)
+
+    def _dated(self, event: ev.ReservationMade | ev.ReservationTurned | ev.Forecasted, at: int) -> None:
+        """Take in what becomes of a run's date; one that was made before the entries begin has nothing to be added to."""
+        if isinstance(event, ev.Forecasted):
+            self._forecasted(event, at)
+        elif isinstance(event, ev.ReservationMade) or event.run in self.reservations:
+            self.reservations.setdefault(event.run, Reservations()).take(at, event)
+        else:
+            self.turned[event.run] = {
+                "state": event.state.value,
+                "reason": event.reason.value,
+                "message": event.message,
+            }
+
+    def _forecasted(self, event: ev.Forecasted, at: int) -> None:
+        for each in event.runs:
+            known = self.reservations.get(each.run)
+            if known is not None:
+                known.take(at, ev.Forecasted(runs=(each,)))
 
     def _opened(self, event: ev.LeasesOpened, at: int) -> None:
         asked = self._asked.get(event.run)
@@ -112,6 +153,8 @@ class Chronicle:
             opened = leases_of(event, asked[0], at, self._serial)
             self._open.setdefault(event.run, {}).update((lease.name, lease) for lease in opened)
         self._serial += len(event.cells)
+        if event.run in self.reservations:
+            self.reservations[event.run].take(at, event)
 
     def _closed(self, event: ev.LeasesClosed, at: int) -> set[Key]:
         held = self._open.get(event.run, {})
@@ -171,6 +214,7 @@ class Chronicle:
         """A Run's object is gone: nobody will ask how it ended."""
         self.final.pop(run, None)
         self.reservations.pop(run, None)
+        self.turned.pop(run, None)
 
 
 def _told(run: Key, hold: Hold) -> Iterable[ev.ReservationMade | ev.ReservationTurned]:

@@ -50,6 +50,8 @@ class Kind(NamedTuple):
     frozen: bool = False
     rules: tuple[Cel, ...] = ()
     scale: bool = False
+    exact: bool = False
+    """Whether objects stay to the letter as they were written, with no default filled in: digests are taken over them."""
 
 
 _AGE = Column("Age", ".metadata.creationTimestamp", "date")
@@ -166,6 +168,7 @@ KINDS = (
         selectable=(".spec.claim.name",),
         namespaced=False,
         frozen=True,
+        exact=True,
     ),
     Kind(
         name="LedgerEntry",
@@ -225,6 +228,8 @@ def definition(kind: Kind) -> dict[str, Any]:
 
 def _schema(kind: Kind) -> Schema:
     spec = record_schema(kind.spec)
+    if kind.exact:
+        spec = _without_defaults(spec)
     if kind.frozen:
         spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", ()), immutable(kind.name)]
     properties: Schema = {
@@ -238,6 +243,14 @@ def _schema(kind: Kind) -> Schema:
         properties["status"] = record_schema(kind.status, status=kind.status is not LeaseStatus)
     schema: Schema = {"description": kind.words, "type": "object", "properties": properties, "required": ["spec"]}
     return {**schema, "x-kubernetes-validations": list(kind.rules)} if kind.rules else schema
+
+
+def _without_defaults(schema: Schema) -> Schema:
+    return {
+        name: _without_defaults(value) if isinstance(value, dict) else value
+        for name, value in schema.items()
+        if name != "default"
+    }
 
 
 def _column(column: Column) -> dict[str, Any]:

@@ -25,7 +25,6 @@ def cel(rule: str, message: str, field: str = "") -> Cel:
 
 
 POSITIVE_DURATION = cel("self.matches('[1-9]')", "expected more than 0, such as 90s, 15m or 1h30m")
-POSITIVE_HOURS = cel("self * 7200000.0 > 1.0", "expected more than 0 GPU-hours")
 
 CONTAINERS_MAX = 10
 """Containers of a template: a sum over a list of unknown length costs more than an API server allows, so it is written out."""
@@ -74,20 +73,20 @@ _TWINS: Mapping[str, tuple[Cel, ...]] = {
             ".maxGPUHours",
         ),
     ),
-    "_envelopes_are_there_and_named_apart": (),  # minItems and map
+    "_envelopes_are_named_apart": (),  # map
     "_parents_are_named_once": (),  # set
     "_caps_are_named_apart": (),  # map
     "_caps_are_over_envelopes_of_the_budget": (
         cel(
             """!has(self.aggregateCaps) || self.aggregateCaps.all(cap, cap.envelopes.all(name,
-            self.envelopes.exists(envelope, envelope.name == name)))""",
+            has(self.envelopes) && self.envelopes.exists(envelope, envelope.name == name)))""",
             "expected envelopes of this Budget under each cap",
             ".aggregateCaps",
         ),
     ),
     "_caps_are_over_envelopes_of_their_flavor": (
         cel(
-            """!has(self.aggregateCaps) || self.aggregateCaps.all(cap, self.envelopes.all(envelope,
+            """!has(self.aggregateCaps) || !has(self.envelopes) || self.aggregateCaps.all(cap, self.envelopes.all(envelope,
             envelope.flavor == cap.flavor || !(envelope.name in cap.envelopes)))""",
             "expected envelopes of the cap's own flavor under each cap",
             ".aggregateCaps",
@@ -144,7 +143,6 @@ _TWINS: Mapping[str, tuple[Cel, ...]] = {
             ".resources.totalGPUs",
         ),
     ),
-    "_sponsors_are_named_once": (),  # set
     "_variables_have_names": (
         cel(
             f"!has(self.env) || self.env.all(name, name.matches('^({rules.ENV_NAME.pattern})$') && size(name) <= 253)",

@@ -18,12 +18,11 @@ from typing import Any
 
 import msgspec
 
-from fairlease.kube.crd_rules import CONTAINERS_MAX, POSITIVE_DURATION, POSITIVE_HOURS, RULES_OF
+from fairlease.kube.crd_rules import CONTAINERS_MAX, POSITIVE_DURATION, RULES_OF
 from fairlease.kube.crd_words import field_words, words
 from fairlease.model import rules
 from fairlease.model.amount import HOUR
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending
-from fairlease.model.document import INTEGER_MAX
 from fairlease.model.ledger_entry import LedgerEntrySpec
 from fairlease.model.node import GPU_RESOURCE
 from fairlease.model.reading import Check
@@ -32,6 +31,8 @@ from fairlease.model.run import Follow, Funding, Locality, RunSpec
 
 Schema = dict[str, Any]
 
+INTEGER_MAX = 2**53 - 1
+"""The largest integer that every client keeps exactly: to many of them all numbers of JSON are floating."""
 TEXT_MAX = 253
 MESSAGE_MAX = 4096
 WORK_MAX = 131_072  # what Linux takes as one argument of a command
@@ -66,12 +67,12 @@ _TWINS: Mapping[Check, Schema] = {
 _KEYED = {"x-kubernetes-list-type": "map"}
 _SET = {"x-kubernetes-list-type": "set"}
 _SIZES: Mapping[tuple[type[Record], str], Schema] = {
-    (BudgetSpec, "envelopes"): {**_KEYED, "x-kubernetes-list-map-keys": ["name"], "minItems": 1, "maxItems": 64},
+    (BudgetSpec, "envelopes"): {**_KEYED, "x-kubernetes-list-map-keys": ["name"], "maxItems": 64},
     (BudgetSpec, "aggregate_caps"): {**_KEYED, "x-kubernetes-list-map-keys": ["name"], "maxItems": 16},
     (BudgetSpec, "parents"): {**_SET, "maxItems": 16},
     (AggregateCap, "envelopes"): {**_SET, "minItems": 1, "maxItems": 64},
     (Lending, "to"): {"maxItems": 64},
-    (Funding, "sponsors"): {**_SET, "maxItems": 32},
+    (Funding, "sponsors"): {"maxItems": 32},
     (Follow, "after"): {**_SET, "maxItems": 64},
     (Envelope, "selector"): {"minProperties": 1, "maxProperties": 32},
     (Locality, "location"): {"maxProperties": 32},
@@ -161,6 +162,8 @@ def _simple(hint: type, check: Check | None, *, status: bool) -> Schema:
         return {"type": "boolean", **twin}
     if hint is int:
         return {"type": "integer", "format": "int64", "minimum": 0, "maximum": INTEGER_MAX, **twin}
+    if hint is float:
+        return {"type": "number", "minimum": 0, **twin}
     assert hint is str, hint
     if status:
         return {"type": "string", "maxLength": MESSAGE_MAX, **twin}
@@ -175,8 +178,8 @@ def _unit(unit: Unit, check: Check | None) -> Schema:
         made = {"type": "string", "pattern": DURATION, "minLength": 2, "maxLength": 64}
         return made if check is None else _with_rules(made, [POSITIVE_DURATION])
     assert unit is Unit.GPU_HOURS, unit
-    made = {"type": "number", "minimum": 0, "maximum": INTEGER_MAX // HOUR}
-    return made if check is None else _with_rules(made, [POSITIVE_HOURS])
+    assert check is None, check
+    return {"type": "number", "minimum": 0, "maximum": INTEGER_MAX // HOUR}
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import io
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlease.engine import view
+from fairlease.engine.lending import lent_view
 from fairlease.kube.answers import Answer, below, placed, status_of
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.history import read_past, read_recent
 from fairlease.kube.observe import read
 from fairlease.kube.refused import Refused, lacks_rights, name_key, no_run
-from fairlease.kube.resource import BUDGETS, RUNS, Meta, OwnSeen, Resource
+from fairlease.kube.resource import BUDGETS, RESERVATIONS, RUNS, Meta, OwnSeen, Resource
 from fairlease.ledger.export import export
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import parse_instant
@@ -27,8 +30,11 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
+from fairlease.theatre.foresight import Foresight, forecast_report
 from fairlease.theatre.inquiry import Inquiry
-from fairlease.theatre.past import Past
+from fairlease.theatre.invoice import invoice
+from fairlease.theatre.loans import borrowed_view, sponsors_view
+from fairlease.theatre.past import Asked, Past
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,13 +59,19 @@ class Derived:
             "plan": self.plan,
             "explain": self.explain,
             "budgets.list": self.budgets,
+            "budgets.lent": self.lent,
+            "budgets.borrowed": self.borrowed,
+            "sponsors.list": self.sponsors,
+            "cover": self.cover,
+            "eta": self.eta,
+            "forecast.report": self.forecast_report,
             "who-pays": self.who_pays,
             "nodes": self.nodes,
             "audit": self.audit,
             "export": self.export,
         }
 
-    async def _present(self) -> Scheduler:
+    async def present(self) -> Scheduler:
         """The state that the entries fold to, for questions about now; read once."""
         if self._now_known is None:
             self._now_known = Scheduler(await read_recent(self._api))
@@ -83,7 +95,7 @@ class Derived:
         except ApiError as error:
             if not (lacks_rights(error) or error.already_exists):
                 raise
-        scheduler = await self._present()
+        scheduler = await self.present()
         return Inquiry(scheduler).plan(_run_of(body), "", _now(scheduler))
 
     async def explain(self, run: str) -> Answer:
@@ -99,7 +111,10 @@ class Derived:
         asked, now = past.find(name), _now(scheduler)
         if asked is not None:
             status = past.status(asked, now) if seen is None else status_of(seen)
-            return Inquiry(scheduler).explanation(asked, status, now)
+            told = Inquiry(scheduler).explanation(asked, status, now)
+            for each in told["preemptions"]:
+                each["verify"] = f"kubectl runs lottery verify {each['outcome']}"
+            return told
         if seen is None:
             raise no_run(name)
         return await self._told_by_objects(name, seen)
@@ -131,27 +146,119 @@ class Derived:
         told = sorted(found.items, key=lambda each: (each.at, each.metadata.name))
         return [{"at": each.at, "type": each.type, "reason": each.reason, "message": each.message} for each in told]
 
-    async def who_pays(self, run: str | None = None, owner: str | None = None) -> Answer:
-        """Who pays, and has paid, for a run or for all of an owner that hold GPUs."""
+    async def _asked(self, run: str) -> tuple[Scheduler, Asked]:
+        """A run that the ledger tells of, whether it lives or not."""
         scheduler, past = await self._ledger()
-        inquiry, now = Inquiry(scheduler), _now(scheduler)
+        asked = past.find(name_key(run))
+        if asked is None:
+            raise no_run(name_key(run))
+        return scheduler, asked
+
+    # --- time ------------------------------------------------------------------------------------------------------------
+
+    async def eta(self, run: str | None = None, owner: str | None = None, limit: int = 1) -> Answer:
+        """When a run starts, thought through anew; or all that wait, as it was last written down.
+
+        Who may not read the ledger is told what the run's Reservation tells.
+        """
+        try:
+            scheduler = await self.present()
+        except ApiError as error:
+            if run is None or not lacks_rights(error):
+                raise
+            return {"runs": [await self._reserved(name_key(run))]}
+        if run is None:
+            return {"runs": Foresight(scheduler).waiting(partial(_covers, owner), limit)}
+        live = scheduler.state.runs.get(name_key(run))
+        if live is None:
+            scheduler, asked = await self._asked(run)
+        else:
+            asked = Asked(live.key, live.spec, live.submitted_at, live.by)
+        return {"runs": [Foresight(scheduler).of(asked, _now(scheduler))]}
+
+    async def _reserved(self, name: Key) -> Answer:
+        """What the objects tell of a run's start."""
+        seen = await self._find(name)
+        if seen is None:
+            raise no_run(name)
+        status = status_of(seen)
+        told: Answer = {"name": short(name), "owner": seen.spec.get("owner", ""), "phase": status["phase"]}
+        held = status.get("pendingReservation")
+        if held is not None:
+            found = await self._api.get(RESERVATIONS, held, split(name)[0], into=OwnSeen)
+            told["reservation"] = {
+                "name": held,
+                "state": found.status.get("state", ""),
+                "earliestStart": found.spec["earliestStart"],
+                "basis": found.status.get("reason", ""),
+            }
+            if found.status.get("forecast"):
+                return told | {"forecast": found.status["forecast"]}
+        if status["phase"] == Phase.PENDING.value:
+            cause = cause_of(status)
+            known = Reason.__members__.get(cause)
+            told |= {"reason": cause, "remedy": "" if known is None else known.remedy}
+        return told
+
+    async def forecast_report(self, owner: str | None = None, since: str | None = None) -> Answer:
+        """Whether forecasts kept their word, over the ledger's past."""
+        scheduler, _ = await self._ledger()
+        return forecast_report(scheduler.store.entries(), partial(_covers, owner), _instant(since))
+
+    # --- money -----------------------------------------------------------------------------------------------------------
+
+    async def who_pays(
+        self,
+        run: str | None = None,
+        owner: str | None = None,
+        payer: str | None = None,
+        *,
+        all: bool = False,  # noqa: A002 - its name in the protocol
+    ) -> Answer:
+        """Who pays, and has paid, for a run, or for runs of an owner, or out of a payer's money; all, or those that hold GPUs."""
+        scheduler, _ = await self._ledger()
+        query, now = LeaseQuery(owner=owner, payer=payer), _now(scheduler)
         if run is not None:
-            asked = past.find(name_key(run))
-            if asked is None:
-                raise no_run(name_key(run))
-            return inquiry.payers([asked.run], now)
-        names = inquiry.holding(lambda each: owner is None or below(owner, each))
-        return inquiry.payers(names, now)
+            _, asked = await self._asked(run)
+            query = replace(query, run=asked.run)
+        rows = scheduler.store.leases(query)
+        living = {each.key for each in scheduler.state.runs.values() if each.leases}
+        return invoice((row for row in rows if all or run is not None or row.lease.run in living), now)
+
+    async def lent(self, budget: str | None = None) -> Answer:
+        """What Budgets have lent, to whom and until when, against their lending caps."""
+        scheduler = await self.present()
+        state = scheduler.state
+        names = sorted(state.budgets, key=split) if budget is None else [_budget_key(scheduler, budget)]
+        return {"budgets": [lent_view(state, each, _now(scheduler)) for each in names]}
+
+    async def borrowed(self, owner: str | None = None) -> Answer:
+        """What runs have borrowed, from whom and until when."""
+        scheduler = await self.present()
+        return borrowed_view(scheduler.state, partial(_covers, owner), _now(scheduler))
+
+    async def sponsors(self, run: str) -> Answer:
+        """Whom a run may borrow from, what each has lent it, and what each would lend now."""
+        scheduler, asked = await self._asked(run)
+        return sponsors_view(scheduler, asked, _now(scheduler))
+
+    async def cover(self, run: str | None = None, object: Any = None) -> Answer:  # noqa: ANN401, A002 - an object of a file
+        """Who would pay for a run."""
+        if run is not None:
+            scheduler, asked = await self._asked(run)
+            return {"cover": Inquiry(scheduler).cover_of(asked.run, asked.spec, _now(scheduler))}
+        scheduler, item = await self.present(), _run_of(placed(object, self._namespace))
+        return {"cover": Inquiry(scheduler).cover_of(item.key, item.spec, _now(scheduler))}
 
     async def nodes(self) -> Answer:
         """Every node, and what is free in each domain."""
-        scheduler = await self._present()
+        scheduler = await self.present()
         return {"nodes": view.node_views(scheduler.state), "domains": view.domain_views(scheduler.state)}
 
     async def budgets(self) -> Answer:
         """Budgets with what they have spent, promised and left: by the ledger up to now, or else as their statuses last told."""
         try:
-            scheduler = await self._present()
+            scheduler = await self.present()
         except ApiError as error:
             if not lacks_rights(error):
                 raise
@@ -209,6 +316,17 @@ def _run_of(body: Answer) -> RunObject:
     if not isinstance(found, RunObject):
         raise Refused(Reason.InvalidRequest, getattr(found, "message", "it is no Run"))
     return found
+
+
+def _covers(owner: str | None, other: str) -> bool:
+    return owner is None or below(owner, other)
+
+
+def _budget_key(scheduler: Scheduler, text: str) -> Key:
+    name = name_key(text)
+    if name not in scheduler.state.budgets:
+        raise Refused(Reason.NotFound, f"there is no Budget {short(name)}")
+    return name
 
 
 def _now(scheduler: Scheduler) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlease.kube.connection import ApiError
-from fairlease.kube.names import ROLE, service_name
-from fairlease.kube.pods import meets, pods_of, service_of
-from fairlease.kube.resource import PODS, SERVICES, Meta
-from fairlease.kube.sight import Sight, made_key
+from fairlease.kube.names import ROLE
+from fairlease.kube.pods import pods_of
+from fairlease.kube.rendezvous import Rendezvous
+from fairlease.kube.resource import PODS, Meta
+from fairlease.kube.sight import Sight
 from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
@@ -51,6 +52,7 @@ class Gangs:
     def __init__(self, api: Api, sight: Sight, state: State, settings: Settings, writer: Writer) -> None:
         self._api, self._sight, self._state, self._settings, self._writer = api, sight, state, settings, writer
         self._made, self._bound = sight.made_pods, sight.bound_pods
+        self.rendezvous = Rendezvous(api, sight, settings, writer)
         self.refusals: dict[Key, str] = {}
         """What the API server said of pods that it does not take, by run."""
 
@@ -112,6 +114,7 @@ class Gangs:
         pods = self._sight.pods_of_run.get(name, {})
         if seen is None:
             self.refusals.pop(name, None)
+            self.rendezvous.forget(name)
         for pod in list(pods.values()):
             lease = None if run is None else run.leases.get(pod.metadata.name)
             if lease is None or self._stale(lease, pod):
@@ -122,8 +125,9 @@ class Gangs:
             or seen is None
             or seen.metadata.deletion_timestamp is not None
         ):
+            self.rendezvous.hush(name, part)
             return
-        self._serve(run, seen.metadata.uid, part)
+        self.rendezvous.keep(run, seen.metadata.uid, part)
         for gang in _gangs_of(run):
             self._gang(run, gang, seen.metadata.uid, part)
 
@@ -172,25 +176,6 @@ class Gangs:
             return bytes(there)
         error.args = (_IN_THE_WAY,)
         raise error
-
-    def _serve(self, run: RunState, uid: str, part: Part) -> None:
-        """The Service by which ranks find each other, where there can be more than one."""
-        namespace, name = split(run.key)
-        full = key(service_name(name), namespace)
-        made = made_key(SERVICES, full)
-        if not meets(run.spec) or full in self._sight.services.objects or self._sight.made.get(made) is not None:
-            return
-
-        async def act() -> None:
-            try:
-                await self._api.create(SERVICES, service_of(run.key, uid), namespace)
-            except ApiError as error:
-                if not error.already_exists:
-                    raise
-            if full not in self._sight.services.objects:
-                self._sight.made.add(made)
-
-        self._writer.write(Lane.PODS, part, Target(SERVICES.plural, full), act)
 
     # --- bind and delete -------------------------------------------------------------------------------------------------
 

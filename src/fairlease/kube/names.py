@@ -50,6 +50,11 @@ def service_name(run: str) -> str:
     return _cut(plain.replace(".", "-"), run, _LABEL_MAX)
 
 
+def config_name(run: str) -> str:
+    """The name of the ConfigMap that tells a run's pods who is in, and what comes."""
+    return f"run-{run}"
+
+
 def host_name(attempt: int, rank: int) -> str:
     """The host name of a rank: a swap keeps it, another attempt never meets it."""
     return f"a{attempt}-r{rank}"

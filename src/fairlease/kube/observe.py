@@ -12,17 +12,19 @@ from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
 from fairlease.engine.refusal import Refusal
+from fairlease.kube.asking import DONE, DRILL, FRESH_MS, RESOLVE, RESOLVE_BY, Reply, read_drill, read_resolve
 from fairlease.kube.policy import OWNER
 from fairlease.kube.seen import KILLED, NEVER_MADE
 from fairlease.model.amount import SECOND, parse_instant
 from fairlease.model.document import Findings
 from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_object
 from fairlease.model.record import Key, split
-from fairlease.model.run import Phase
+from fairlease.model.run import Funding, Phase
 from fairlease.reason import Reason
+from fairlease.theatre.backoff import pause_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from fairlease.kube.chronicle import Chronicle
     from fairlease.kube.gangs import Gangs
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
-    from fairlease.model.run import RunSpec
+    from fairlease.model.run import Malleable, RunSpec
 
 SKEW_MS = 2 * SECOND
 """How far the API server's clock, which knows only seconds, may seem to lie behind ours."""
@@ -40,8 +42,11 @@ SKEW_MS = 2 * SECOND
 class Observer:
     """Turns marks into commands; `refused` has what was turned away, for as long as it is there."""
 
-    def __init__(self, state: State, sight: Sight, chronicle: Chronicle) -> None:
-        self._state, self._sight, self._chronicle = state, sight, chronicle
+    def __init__(
+        self, state: State, sight: Sight, chronicle: Chronicle, now: Callable[[], int], backoff_ms: int
+    ) -> None:
+        self._state, self._sight, self._chronicle, self._now = state, sight, chronicle, now
+        self._backoff_ms = backoff_ms
         self.refused: dict[Key, Refusal] = {}
         self.refused_budgets: dict[Key, Refusal] = {}
         self.unknown: set[Key] = set()
@@ -49,6 +54,11 @@ class Observer:
         self.notes: dict[Key, str] = {}
         """What is to be told at runs whose spec is no longer the one that was submitted."""
         self.held = False
+        self.replies: list[Reply] = []
+        """What came of requests, to be told."""
+        self._asked: dict[str, str] = {}
+        self._widths: dict[Key, str] = {}
+        """The last width that was refused, of each run: that is told once."""
 
     # --- nodes and Budgets -----------------------------------------------------------------------------------------------
 
@@ -122,6 +132,7 @@ class Observer:
                 self.refused[name] = _used(name)
             else:
                 yield from self._edited(live, seen)
+                yield from self._drilled(live, seen)
             return
         if name in self._state.ended:
             self._after_the_end(name, seen)
@@ -155,23 +166,70 @@ class Observer:
             self.refused[name] = _used(name)
 
     def _edited(self, live: RunState, seen: OwnSeen) -> Iterator[cmd.AnyCommand]:
-        """A spec that was edited: the width that an elastic run would like to have may change; all else stands as submitted."""
+        """A spec that was edited: the width that it would like to have may change, and whom it may borrow from; nothing else."""
         self.notes.pop(live.key, None)
         if seen.status.get("observedGeneration") == seen.metadata.generation:
             return
         found = read(seen, "Run")
         if isinstance(found, RunObject):
             wanted, has = found.spec.malleable, live.spec.malleable
-            if wanted is not None and has is not None and wanted.desired != has.desired:
-                yield cmd.Resize(run=live.key, desired=wanted.desired)
-            if _but_for_width(found.spec) == _but_for_width(live.spec):
+            if wanted is not None and has is not None and _desired(wanted) != _desired(has):
+                yield cmd.Resize(run=live.key, desired=_desired(wanted))
+            else:
+                self._widths.pop(live.key, None)
+            if found.spec.funding != live.spec.funding:
+                yield cmd.SetFunding(run=live.key, funding=found.spec.funding)
+            if _lasting(found.spec) == _lasting(live.spec):
                 return
         self.notes[live.key] = "the spec was edited after the run was submitted; what was submitted stands"
 
     def answered(self, command: cmd.AnyCommand, answer: Refusal | None) -> None:
-        """What the engine said to a command: a width that cannot be is told at the run."""
+        """What the engine said to a command: a width that cannot be is told at the run, and who asked for something is told."""
         if isinstance(command, cmd.Resize) and answer is not None:
             self.notes[command.run] = answer.message
+            request = f"{command.desired} GPUs"
+            if self._widths.get(command.run) != request:
+                self._widths[command.run] = request
+                self._reply(command.run, f"{request} at {self._now()}", answer)
+        elif isinstance(command, cmd.Drill):
+            self._reply(command.run, self._asked.get(command.run, ""), answer)
+        elif isinstance(command, cmd.Resolve):
+            self._reply(self._sight.namespace, command.asked.request, answer)
+
+    # --- requests --------------------------------------------------------------------------------------------------------
+
+    def _drilled(self, live: RunState, seen: OwnSeen) -> Iterator[cmd.AnyCommand]:
+        """A swap that somebody wants to see, unless it is old, or was made already: a controller may have died since."""
+        wish = read_drill(seen.metadata.annotations.get(DRILL, ""))
+        if wish is None or self._old(live.key, wish.id, wish.at):
+            return
+        if any(lease.reason is Reason.Swap and lease.start >= wish.at for lease in live.leases.values()):
+            self._reply(live.key, wish.id, None)
+        else:
+            yield cmd.Drill(run=live.key, rank=wish.rank)
+
+    def resolutions(self) -> Iterator[cmd.AnyCommand]:
+        """What an administrator wants to be freed."""
+        own = self._sight.namespaces.objects.get(self._sight.namespace)
+        marks = {} if own is None else own.metadata.annotations
+        wish = read_resolve(marks.get(RESOLVE, ""))
+        if wish is None or self._old(self._sight.namespace, wish.id, wish.at):
+            return
+        if wish.id in self._chronicle.requests:
+            self._reply(self._sight.namespace, wish.id, None)
+        else:
+            asked = wish.by_hand(marks.get(RESOLVE_BY, ""))
+            yield cmd.Resolve(flavor=wish.flavor, location=wish.location, asked=asked)
+
+    def _old(self, about: str, request: str, at: int) -> bool:
+        """Whether a request was seen before, or comes too late."""
+        seen = self._asked.get(about) == request
+        self._asked[about] = request
+        return seen or abs(self._now() - at) > FRESH_MS
+
+    def _reply(self, about: str, request: str, answer: Refusal | None) -> None:
+        reason, message = (DONE, "as it was asked") if answer is None else (answer.reason.value, answer.message)
+        self.replies.append(Reply(about, request, reason, message))
 
     def _request(self, name: Key, seen: OwnSeen) -> RunSpec | Refusal:
         found = read(seen, "Run")
@@ -214,18 +272,22 @@ class Observer:
         pods = self._sight.pods_of_run.get(run.key, {})
         refused, taken = gangs.refused(run), gangs.taken(run)
         if refused is not None:
-            return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=refused.rank, exit_code=NEVER_MADE)
+            return self._failed(run, refused, NEVER_MADE)
         active = [lease for lease in run.held if lease.rank >= 0]
         succeeded = 0
         for lease in active:
             pod = pods.get(lease.name)
             code = self._ended_with(lease, pod, gone=lease.name in taken)
             if code is not None and code != 0:
-                return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=lease.rank, exit_code=code)
+                return self._failed(run, lease, code)
             succeeded += code == 0
         if active and succeeded == len(active):
             return cmd.WorkEnded(run=run.key, attempt=run.attempt, exit_code=0)
         return None
+
+    def _failed(self, run: RunState, lease: Lease, code: int) -> cmd.PodFailed:
+        rest = pause_ms(self._backoff_ms, run.failures)
+        return cmd.PodFailed(run=run.key, attempt=run.attempt, rank=lease.rank, exit_code=code, retry_after=rest)
 
     def _ended_with(self, lease: Lease, pod: PodSeen | None, *, gone: bool) -> int | None:
         """The exit code of a pod's work; None while it works. What happens with its node is the node's failure, not its own."""
@@ -238,10 +300,15 @@ class Observer:
         return pod.failure
 
 
-def _but_for_width(spec: RunSpec) -> RunSpec:
-    if spec.malleable is None:
-        return spec
-    return replace(spec, malleable=replace(spec.malleable, desired_total_gpus=None))
+def _desired(elastic: Malleable) -> int:
+    """The width that a run would like to have; who leaves it out wants the widest that it can have."""
+    return elastic.grid[-1] if elastic.desired_total_gpus is None else elastic.desired
+
+
+def _lasting(spec: RunSpec) -> RunSpec:
+    """What of a spec stands for good (the API server's rule on edits of Runs)."""
+    elastic = None if spec.malleable is None else replace(spec.malleable, desired_total_gpus=None)
+    return replace(spec, funding=Funding(), malleable=elastic)
 
 
 def _used(name: Key) -> Refusal:

@@ -25,6 +25,10 @@ GRACE_S = 30
 """What Kubernetes gives a pod to end, unless it asks for more."""
 
 LOCALHOST = "127.0.0.1"
+TOLD, TOLD_AT = "fairlease-run", "/etc/fairlease"
+"""The volume with what the pods of a run are told while they live, and where it is mounted."""
+MEMBERS, NOTICE = "members.json", "notice.json"
+FILES = {"FAIRLEASE_MEMBERS": f"{TOLD_AT}/{MEMBERS}", "FAIRLEASE_NOTICE_FILE": f"{TOLD_AT}/{NOTICE}"}
 _TOLERATIONS = [{"key": GPU_RESOURCE, "operator": "Exists"}]
 """Nodes are often kept free of other work by a taint of this name."""
 
@@ -40,7 +44,7 @@ def meets(spec: RunSpec) -> bool:
 def pods_of(run: RunState, wanted: Sequence[Lease], uid: str, settings: Settings) -> dict[str, Body]:
     """The pods of some of a run's leases, by name. Who a rank is among the others follows from all leases that are open."""
     place_of = places(run.held)
-    base = _base(run.spec)
+    base = _base(run.spec, settings)
     made = {}
     for lease in wanted:
         place = place_of.get(lease.name)
@@ -85,13 +89,16 @@ def _metadata(lease: Lease, template: Mapping[str, Any], uid: str) -> Body:
     }
 
 
-def _base(spec: RunSpec) -> Body:
+def _base(spec: RunSpec, settings: Settings) -> Body:
     """The template's pod as all ranks have it."""
     given: Body = dict((spec.template or {}).get("spec") or {})
     given |= {"schedulerName": SCHEDULER, "restartPolicy": "Never"}
     given.pop("nodeName", None)
     if "terminationGracePeriodSeconds" not in given and spec.runtime.checkpoint is not None:
         given["terminationGracePeriodSeconds"] = max(GRACE_S, spec.runtime.checkpoint // SECOND)
+    if spec.opportunistic:  # who has a claim to its GPUs waits for no longer than this
+        most = -(-settings.cluster.opportunistic_grace // SECOND)
+        given["terminationGracePeriodSeconds"] = min(given.get("terminationGracePeriodSeconds", most), most)
     given["tolerations"] = [*(given.get("tolerations") or ()), *_TOLERATIONS]
     containers = [dict(each) for each in given.get("containers") or ()]
     if containers and template_gpus(spec.template) is None:
@@ -103,17 +110,41 @@ def _base(spec: RunSpec) -> Body:
 
 
 def _work(run: RunState, lease: Lease, base: Body, place: Mapping[str, str], settings: Settings) -> Body:
-    namespace, name = split(run.key)
+    _, name = split(run.key)
     spec = dict(base)
-    first = LOCALHOST
     if meets(run.spec):
-        service = names.service_name(name)
-        spec |= {"hostname": names.host_name(lease.attempt, lease.rank), "subdomain": service}
-        first = f"{names.host_name(lease.attempt, 0)}.{service}.{namespace}.svc"
-    meeting = {"MASTER_ADDR": first, "MASTER_PORT": str(settings.cluster.master_port)}
-    ours = {**meeting, **place, **identity(lease, lease.name)}
-    spec["containers"] = [_with_env(each, ours) for each in base["containers"]]
+        spec |= {"hostname": names.host_name(lease.attempt, lease.rank), "subdomain": names.service_name(name)}
+    spec["volumes"] = [*(base.get("volumes") or ()), _told_volume(name)]
+    meeting = {"MASTER_ADDR": master_of(run), "MASTER_PORT": str(settings.cluster.master_port)}
+    host = {"FAIRLEASE_HOST": names.host_name(lease.attempt, lease.rank)}
+    ours = {**meeting, **place, **identity(lease, lease.name), **host}
+    spec["containers"] = [_with_env(*_with_files(each, ours)) for each in base["containers"]]
     return spec
+
+
+def master_of(run: RunState) -> str:
+    """Where the ranks of a run meet: the first of them, under a name that it keeps wherever it goes."""
+    return address_of(run, 0) if meets(run.spec) else LOCALHOST
+
+
+def address_of(run: RunState, rank: int) -> str:
+    """The name of a rank, which a swap keeps."""
+    namespace, name = split(run.key)
+    return f"{names.host_name(run.attempt, rank)}.{names.service_name(name)}.{namespace}.svc"
+
+
+def _told_volume(run: str) -> Body:
+    """What the pods of a run are told while they live; a kubelet keeps the files as the ConfigMap is."""
+    return {"name": TOLD, "configMap": {"name": names.config_name(run), "optional": True}}
+
+
+def _with_files(container: Mapping[str, Any], ours: Mapping[str, str]) -> tuple[Body, Mapping[str, str]]:
+    """The container with those files and the variables that name them, unless it has something else at that path."""
+    mounts = list(container.get("volumeMounts") or ())
+    if any(each.get("mountPath", "").rstrip("/") == TOLD_AT for each in mounts):
+        return dict(container), ours
+    mount = {"name": TOLD, "mountPath": TOLD_AT, "readOnly": True}
+    return {**container, "volumeMounts": [*mounts, mount]}, {**ours, **FILES}
 
 
 def _with_env(container: Mapping[str, Any], ours: Mapping[str, str]) -> Body:

@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from msgspec.structs import fields
+
+from fairlease.kube.asking import DRILL, RESOLVE, RESOLVE_BY
 from fairlease.kube.crd import GROUP, VERSION
 from fairlease.kube.resource import PREFIX
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
+from fairlease.model.run import Malleable, RunSpec
 
 NAMESPACE = "fairlease-system"
 ACCOUNT = "fairlease-controller"
@@ -82,9 +86,13 @@ _BOUND = f"""
 
 
 def _marks(whose: str, kind: str) -> str:
-    """The labels or annotations of an object that the system reads, as a list of texts that can be compared."""
+    """The labels or annotations of an object that the system reads, as a list of texts that can be compared.
+
+    One of them is for everybody who may edit the object: it asks for a drill.
+    """
     there = f"{whose} != null && has({whose}.metadata.{kind})"
-    found = f"{whose}.metadata.{kind}.map(key, key.startsWith('{PREFIX}'), key + '=' + {whose}.metadata.{kind}[key])"
+    ours = f"key.startsWith('{PREFIX}') && key != '{DRILL}'"
+    found = f"{whose}.metadata.{kind}.map(key, {ours}, key + '=' + {whose}.metadata.{kind}[key])"
     return f"{there} ? {found} : []"
 
 
@@ -190,6 +198,65 @@ _TEMPLATES = Policy(
     ),
 )
 
+_MAY_CHANGE = ("funding", "malleable")
+_WIDTHS = tuple(f"malleable.{field.encode_name}" for field in fields(Malleable) if field.name != "desired_total_gpus")
+
+
+def _differs(path: str) -> str:
+    """A list with the path of a field of a spec, where it is not as it was; else an empty one."""
+    there = {
+        whose: " && ".join(
+            f"has({whose}.spec.{'.'.join(path.split('.')[: end + 1])})" for end in range(path.count(".") + 1)
+        )
+        for whose in ("object", "oldObject")
+    }
+    now, before = there["object"], there["oldObject"]
+    same = f"(({now}) == ({before}) && (!({now}) || object.spec.{path} == oldObject.spec.{path}))"
+    return f"({same} ? [] : ['spec.{path}'])"
+
+
+_HAS_WANTED = "has({0}.spec.malleable) && has({0}.spec.malleable.desiredTotalGPUs)"
+_ELASTIC = "object.spec.malleable"
+
+_EDITS = Policy(
+    name="fairlease-edits",
+    on=(_ours(("UPDATE",), "runs"),),
+    variables={
+        "resized": f"""({_HAS_WANTED.format("object")}) && !(({_HAS_WANTED.format("oldObject")})
+            && oldObject.spec.malleable.desiredTotalGPUs == {_ELASTIC}.desiredTotalGPUs)""",
+        "least": f"variables.resized ? {_ELASTIC}.minTotalGPUs : 1",
+        "step": f"variables.resized ? {_ELASTIC}.stepGPUs : 1",
+        "wanted": f"variables.resized ? {_ELASTIC}.desiredTotalGPUs : 1",
+        "top": f"""variables.resized
+            ? variables.least + ({_ELASTIC}.maxTotalGPUs - variables.least) / variables.step * variables.step : 1""",
+        "below": """variables.wanted <= variables.least ? variables.least : variables.wanted >= variables.top ? variables.top
+            : variables.least + (variables.wanted - variables.least) / variables.step * variables.step""",
+        "changed": " + ".join(
+            map(
+                _differs,
+                (*(field.encode_name for field in fields(RunSpec) if field.encode_name not in _MAY_CHANGE), *_WIDTHS),
+            )
+        ),
+    },
+    rules=(
+        Rule(
+            "variables.changed.size() == 0",
+            "of a Run only spec.funding and spec.malleable.desiredTotalGPUs may change",
+            """variables.changed.join(', ') + ': of a Run only spec.funding and spec.malleable.desiredTotalGPUs may change;'
+            + ' for anything else submit another Run'""",
+            reason="Invalid",
+        ),
+        Rule(
+            "variables.wanted == variables.below",
+            "spec.malleable.desiredTotalGPUs: expected a width on the step grid",
+            """'spec.malleable.desiredTotalGPUs: ' + string(variables.wanted) + ' GPUs are not on the step grid; nearest: '
+            + string(variables.below) + (variables.below < variables.wanted && variables.below < variables.top
+            ? ' and ' + string(variables.below + variables.step) : '')""",
+            reason="Invalid",
+        ),
+    ),
+)
+
 _OWN = Policy(
     name="fairlease-written-by-controller",
     on=(
@@ -214,7 +281,7 @@ _OWN = Policy(
 _MARKED = Policy(
     name="fairlease-marks",
     on=(
-        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services"),
+        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services", "configmaps"),
         _ours(_WRITES, "runs", "budgets"),
     ),
     variables={"controller": _IS_CONTROLLER, **_MARKS},
@@ -226,6 +293,19 @@ _MARKED = Policy(
     ),
 )
 
+_CONFIG_MAPS = Policy(
+    name="fairlease-config-maps",
+    on=(_core(_WRITES, "configmaps"),),
+    variables={"controller": _IS_CONTROLLER, **_MARKS},
+    rules=(
+        Rule(
+            f"""!variables.controller || request.namespace == '{NAMESPACE}'
+            || (size(variables.labels) > 0 && (request.operation == 'CREATE' || size(variables.oldLabels) > 0))""",
+            "the controller of Fairlease writes no ConfigMaps but those of runs",
+        ),
+    ),
+)
+
 _OWNERS = Policy(
     name="fairlease-owners",
     on=(_core(_WRITES, "namespaces", "namespaces/status", "namespaces/finalize"),),
@@ -233,8 +313,13 @@ _OWNERS = Policy(
         **_MARKS,
         "owner": f"""has(object.metadata.annotations) && '{OWNER}' in object.metadata.annotations
             ? object.metadata.annotations['{OWNER}'] : ''""",
+        "asks": f"variables.annotations.exists(each, each.startsWith('{RESOLVE}=') && !(each in variables.oldAnnotations))",
     },
     rules=(
+        Rule(
+            f"!variables.asks || '{RESOLVE_BY}=' + request.userInfo.username in variables.annotations",
+            f"metadata.annotations[{RESOLVE_BY}]: expected the name of who asks",
+        ),
         Rule(
             f"({_MARKS_ARE_KEPT}) || {_IS_ADMINISTRATOR}",
             f"metadata: labels and annotations that begin with {PREFIX} are set by administrators of Fairlease only",
@@ -289,7 +374,7 @@ _BINDINGS = Policy(
     ),
 )
 
-POLICIES = (_SPENDING, _TEMPLATES, _OWN, _MARKED, _OWNERS, _GPU_PODS, _BINDINGS)
+POLICIES = (_SPENDING, _TEMPLATES, _EDITS, _OWN, _MARKED, _CONFIG_MAPS, _OWNERS, _GPU_PODS, _BINDINGS)
 
 
 def _plain(expression: str) -> str:

@@ -15,16 +15,28 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine.view import View
 from fairlease.kube import reports
+from fairlease.kube.asking import DONE, reply_name
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import Gangs
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
-from fairlease.kube.resource import BUDGETS, EVENTS, LEASES, OUTCOMES, RESERVATIONS, RUNS, Resource
+from fairlease.kube.resource import (
+    BUDGETS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    OUTCOMES,
+    RESERVATIONS,
+    RESERVATIONS_OVER,
+    RUNS,
+    Meta,
+    Resource,
+)
 from fairlease.kube.scribe import Scribe
-from fairlease.kube.sight import OVER, Sight, made_key
-from fairlease.kube.tidings import Crier
+from fairlease.kube.sight import Sight, made_key
+from fairlease.kube.tidings import Crier, happening
 from fairlease.kube.writer import Lane, Part, Target, Writer
 from fairlease.model.objects import RunObject
 from fairlease.model.record import Key, key, split
@@ -77,6 +89,7 @@ class Projector:
         self.writer = Writer(self._done, metrics, log)
         self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
         self._crier = Crier(settings.identity, decider.state.config)
+        self._identity = settings.identity
         self._made = sight.made
         self._scribe = Scribe(api, self.writer, sight)
         self.lost_leases: set[Key] = set()
@@ -90,10 +103,26 @@ class Projector:
         marks = self._sight.marks
         marks.written_runs |= touched.runs
         marks.written_budgets |= touched.budgets
-        seen = self._sight.runs.objects
-        uids = {run: seen[run].metadata.uid for run in touched.runs if run in seen}
-        for tiding in self._crier.tell(entry, uids):
+        for tiding in self._crier.tell(entry, self._sight.uid_of):
             self._scribe.create(Lane.EVENTS, _TIDINGS, EVENTS, tiding.namespace, tiding.name, tiding.body)
+
+    def _reply(self, at: int) -> None:
+        """Tell who asked for something what came of it, at the object where it was asked."""
+        replies, self._observer.replies = self._observer.replies, []
+        for each in replies:
+            what = RUNS if "/" in each.about else NAMESPACES
+            namespace, name = split(Key(each.about)) if what is RUNS else ("", each.about)
+            about = Meta(name, namespace, self._sight.uid_of(what.kind, each.about))
+            event = reply_name(name, each.request)
+            refused = each.reason != DONE
+            body = happening(what, about, event, at, each.reason, each.message, self._identity, warning=refused)
+            where = str(body["metadata"]["namespace"])
+            self._scribe.create(Lane.STATUS, _TIDINGS, EVENTS, where, event, body)
+
+    def owner_of(self, run: Key) -> str:
+        """Whose run it is, or was, as far as that is known."""
+        live, final = self._decider.state.runs.get(run), self._chronicle.final.get(run)
+        return live.spec.owner if live is not None else final.spec.owner if final is not None else ""
 
     def mark_all(self) -> None:
         """Look at every run that lives or has an object, and at every Budget."""
@@ -117,6 +146,7 @@ class Projector:
 
     def turn(self, now: int) -> None:
         """Write what is missing or different, of all that is marked."""
+        self._reply(now)
         marks = self._sight.marks
         runs, marks.written_runs = marks.written_runs, set()
         budgets, marks.written_budgets = marks.written_budgets, set()
@@ -171,7 +201,8 @@ class Projector:
             if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
                 problem = problem or note
-            return reports.live_report(run, now, generation, problem, on_nodes=self.gangs.on_nodes(run))
+            capacity = self._decider.state.capacity
+            return reports.live_report(run, now, generation, problem, capacity, on_nodes=self.gangs.on_nodes(run))
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
         final = self._chronicle.final[name]
@@ -286,6 +317,8 @@ class Projector:
             "reason": Reason.Canceled.value,
             "message": "the ledger holds another by now, or none",
         }
+        if kept is None and run in self._chronicle.turned:
+            status = self._chronicle.turned[run]
         self._scribe.report(RESERVATIONS, Part(run, RESERVATIONS_PART), seen, status)
 
     # --- other objects ---------------------------------------------------------------------------------------------------
@@ -329,7 +362,7 @@ class Projector:
         """Make a reservation that is in force and not there; one that is over is written once, and then left to history."""
         namespace, name = split(full)
         target, status = Target(RESERVATIONS.plural, full), view["status"]
-        over = status["state"] in OVER
+        over = status["state"] in RESERVATIONS_OVER
         if over and self._scribe.has_told(target):
             return
         body = {

@@ -51,6 +51,7 @@ ADMINISTRATOR = _role(
     _may(GROUP, ("leases", "reservations", "resolveroutcomes"), ("delete",)),
     _may(GROUP, ("owners",), ("administer",)),
     _may("", ("namespaces",), (*_READ, "update", "patch")),
+    _may("", ("events",), _READ),  # the answers to what they ask
 )
 CONTROLLER = _role(
     ACCOUNT,
@@ -62,6 +63,9 @@ CONTROLLER = _role(
     _may(GROUP, ("runs/finalizers",), ("update",)),  # owner references that block deletion
     _may("", ("nodes", "namespaces"), _READ),
     _may("", ("pods", "services"), (*_READ, "create", "update", "patch", "delete")),
+    _may(
+        "", ("configmaps",), ("create", "patch")
+    ),  # one for each run; the policy `fairlease-config-maps` lets it touch no other
     _may("", ("pods/binding",), ("create",)),
     _may("events.k8s.io", ("events",), ("create", "patch")),
     _may("", ("events",), ("create", "patch")),
@@ -70,7 +74,10 @@ ELECTION = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "Role",
     "metadata": {"name": ACCOUNT, "namespace": NAMESPACE},
-    "rules": [_may("coordination.k8s.io", ("leases",), ("get", "create", "update", "patch"))],
+    "rules": [
+        _may("coordination.k8s.io", ("leases",), ("get", "create", "update", "patch")),
+        _may("", ("configmaps",), ("get", "create", "patch")),  # what notices were told
+    ],
 }
 
 

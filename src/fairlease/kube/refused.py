@@ -28,6 +28,10 @@ class Refused(Exception):  # noqa: N818 - it says what happened
         self.remedy = remedy or reason.remedy
 
 
+class Unanswered(Exception):  # noqa: N818 - it says what happened
+    """The API server took what was asked, and no controller has answered."""
+
+
 def name_key(text: str) -> Key:
     """The key behind a name that somebody typed. What cannot be a name never gets into the path of a request."""
     namespace, slash, name = text.partition("/")

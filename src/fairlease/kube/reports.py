@@ -14,6 +14,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.refusal import Refusal
+    from fairlease.ledger.capacity import Capacity
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Ending
     from fairlease.model.record import Key
@@ -25,10 +26,14 @@ _PASSING = frozenset(
 )
 """Fields that change without anything having happened."""
 
+_COUNTDOWN = "countdownSeconds"
+COUNTDOWN_S = 60
+"""How far a countdown may be off before it is written again, where its date is near."""
 
-def live_report(run: RunState, now: int, generation: int, problem: str, *, on_nodes: int) -> View:
+
+def live_report(run: RunState, now: int, generation: int, problem: str, capacity: Capacity, *, on_nodes: int) -> View:
     """How a run that lives stands. It is Running once all its pods are on their nodes, and not before."""
-    view = run_status(run, now)
+    view = run_status(run, now, capacity)
     pods = sum(1 for lease in run.leases.values() if lease.rank >= 0)
     if run.phase is Phase.RUNNING and on_nodes < pods:
         view["phase"] = Phase.PENDING.value
@@ -90,8 +95,12 @@ def _of(view: View, generation: int) -> View:
 
 
 def alike(one: View, other: View) -> bool:
-    """Whether two statuses say the same, whatever the hour."""
-    return bool(_lasting(one) == _lasting(other))
+    """Whether two statuses say the same, whatever the hour; a countdown may be off by a tenth, or by a minute."""
+    return bool(_lasting(one) == _lasting(other)) and _near(one.get(_COUNTDOWN), other.get(_COUNTDOWN))
+
+
+def _near(one: int | None, other: int | None) -> bool:
+    return one is None or other is None or abs(one - other) <= max(COUNTDOWN_S, max(one, other) // 10)
 
 
 def _lasting(value: Any) -> Any:  # noqa: ANN401 - any part of a status

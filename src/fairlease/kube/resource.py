@@ -36,6 +36,7 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 ELECTION_LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
@@ -45,6 +46,10 @@ RESERVATIONS = Resource(GROUP, VERSION, "reservations", "Reservation")
 LEASES = Resource(GROUP, VERSION, "leases", "Lease")
 OUTCOMES = Resource(GROUP, VERSION, "resolveroutcomes", "ResolverOutcome", namespaced=False)
 LEDGER_ENTRIES = Resource(GROUP, VERSION, "ledgerentries", "LedgerEntry", namespaced=False)
+
+
+RESERVATIONS_OVER = ("Released", "Canceled", "Failed", "Superseded")
+"""States of a reservation that nothing follows."""
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):

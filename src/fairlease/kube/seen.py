@@ -11,7 +11,7 @@ from fairlease.model.objects import OUT_OF_SERVICE
 from fairlease.model.record import Key
 from fairlease.model.rules import gpu_quantity
 
-__all__ = ["KILLED", "NEVER_MADE", "NodeSeen", "OwnSeen", "PodSeen", "Seen"]
+__all__ = ["KILLED", "NEVER_MADE", "ConfigSeen", "NodeSeen", "OwnSeen", "PodSeen", "Seen"]
 
 NEVER_MADE = 125
 """What is told of a pod that the API server does not take: as of a container that could not be made."""
@@ -86,6 +86,13 @@ class NodeSeen(msgspec.Struct, frozen=True):
             pods_dead=pods_dead,
             fenced=any(each.key == OUT_OF_SERVICE for each in self.spec.taints),
         )
+
+
+class ConfigSeen(msgspec.Struct, frozen=True):
+    """A ConfigMap."""
+
+    metadata: Meta
+    data: dict[str, str] = {}
 
 
 # --- pods ------------------------------------------------------------------------------------------------------------------

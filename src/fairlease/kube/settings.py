@@ -10,14 +10,29 @@ from pathlib import Path
 
 import msgspec
 
+from fairlease.engine.notice import Kind
 from fairlease.kube.policy import NAMESPACE
 from fairlease.model import rules
+from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
 from fairlease.model.reading import Reader
-from fairlease.model.record import Record
+from fairlease.model.record import Duration, Record
+from fairlease.theatre.backoff import a_backoff
+from fairlease.theatre.webhook import web_address
 
 PORT_MAX = 65_535
+
+
+class Notify(Record, frozen=True, kw_only=True):
+    """Where notices go besides Events."""
+
+    webhook: str | None = None
+    """An http or https address to which every notice is posted as JSON."""
+    webhook_file: str | None = None
+    """A file that holds the address, such as one of a Secret that is mounted."""
+    kinds: tuple[Kind, ...] = ()
+    """Which kinds the webhook gets; left out: all."""
 
 
 class Cluster(Record, frozen=True, kw_only=True):
@@ -28,6 +43,12 @@ class Cluster(Record, frozen=True, kw_only=True):
     pulled holds them too."""
     master_port: int = 29_500
     """Where the first rank of every gang listens."""
+    opportunistic_grace: Duration = 2 * SECOND
+    """How long opportunistic work has to end, at most, when somebody with a claim needs its GPUs."""
+    retry_backoff: Duration = 10 * SECOND
+    """How long a run rests after its own work failed; twice as long each time, five minutes at most."""
+    notify: Notify = Notify()
+    """Where notices go besides Events."""
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -47,7 +68,13 @@ def _port(value: int) -> str | None:
 
 
 _POLICY = Reader(rules.CHECKS, rules.RULES)
-_CLUSTER = Reader({Cluster: {"pause_image": rules.not_empty, "master_port": _port}}, {})
+_CLUSTER = Reader(
+    {
+        Cluster: {"pause_image": rules.not_empty, "master_port": _port, "retry_backoff": a_backoff},
+        Notify: {"webhook": web_address, "webhook_file": rules.not_empty},
+    },
+    {},
+)
 
 
 def read_settings(path: str | Path | None) -> tuple[Config, Cluster]:

@@ -11,9 +11,21 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fairlease.kube.asking import DRILL
 from fairlease.kube.informer import Change, Informer, What
 from fairlease.kube.names import HOLD, RUN, run_of
-from fairlease.kube.resource import BUDGETS, LEASES, NAMESPACES, NODES, PODS, RESERVATIONS, RUNS, SERVICES, Resource
+from fairlease.kube.resource import (
+    BUDGETS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESERVATIONS,
+    RESERVATIONS_OVER,
+    RUNS,
+    SERVICES,
+    Resource,
+)
 from fairlease.kube.seen import NodeSeen, OwnSeen, PodSeen, Seen
 from fairlease.kube.writer import Made
 from fairlease.model.record import Key
@@ -21,10 +33,9 @@ from fairlease.model.record import Key
 if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.resource import Meta
+    from fairlease.model.lease import Lease
 
-OVER = ("Released", "Canceled", "Failed", "Superseded")
-"""States of a reservation that nothing follows."""
-_IN_FORCE = ",".join(f"status.state!={each}" for each in OVER)
+_IN_FORCE = ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
 
 
 class Marks:
@@ -37,10 +48,12 @@ class Marks:
         self.reports: set[Key] = set()
         self.written_runs: set[Key] = set()
         self.written_budgets: set[Key] = set()
+        self.asked = False
+        """Whether an administrator may have asked for something."""
 
     def news(self) -> bool:
         """Whether there may be something to decide."""
-        return bool(self.nodes or self.budgets or self.runs or self.reports)
+        return bool(self.nodes or self.budgets or self.runs or self.reports or self.asked)
 
 
 class Sight:
@@ -121,7 +134,10 @@ class Sight:
         if old == change.object.metadata.annotations:
             return
         if name == self.namespace:
-            self.marks.nodes.update(self.nodes.objects)
+            now = change.object.metadata.annotations
+            self.marks.asked = True
+            if old is None or old.get(HOLD) != now.get(HOLD):
+                self.marks.nodes.update(self.nodes.objects)
         self.marks.runs.update(Key(each) for each in self.runs.objects if each.startswith(f"{name}/"))
         self.marks.budgets.update(Key(each) for each in self.budgets.objects if each.startswith(f"{name}/"))
         self.wake.set()
@@ -137,8 +153,11 @@ class Sight:
         name, meta, old = Key(change.object.metadata.key), change.object.metadata, change.old
         news = change.what is not What.MODIFIED or old is None
         if old is not None and not news:
+            drills = (each.annotations.get(DRILL) for each in (meta, old.metadata))
             news = (
-                meta.generation != old.metadata.generation or meta.deletion_timestamp != old.metadata.deletion_timestamp
+                meta.generation != old.metadata.generation
+                or meta.deletion_timestamp != old.metadata.deletion_timestamp
+                or len(set(drills)) > 1
             )
         if news:
             self.marks.runs.add(name)
@@ -181,6 +200,17 @@ class Sight:
         run = run_of(metadata.annotations, metadata.namespace)
         if run is not None:
             self.marks.written_runs.add(run)
+
+    def uid_of(self, kind: str, name: str) -> str:
+        """The uid of a Run, Budget or Node, where it is there."""
+        informers: dict[str, Informer[Any]] = {"Run": self.runs, "Budget": self.budgets, "Node": self.nodes}
+        seen = informers[kind].objects.get(name) if kind in informers else None
+        return "" if seen is None else str(seen.metadata.uid)
+
+    def runs_on(self, lease: Lease) -> bool:
+        """Whether the pod of a lease runs, or ran."""
+        pod = self.pods_of_run.get(lease.run, {}).get(lease.name)
+        return pod is not None and (pod.over or pod.status.phase == "Running")
 
     def not_ready(self, node: str) -> bool:
         """Whether a node is gone or silent: what is missing there is the node's failure, not the pod's."""

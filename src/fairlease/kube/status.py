@@ -7,7 +7,7 @@ what a schema does not know without a word, so a test compares the two.
 from __future__ import annotations
 
 from fairlease.model.record import GpuHours, Instant, Record
-from fairlease.model.reservation import ReservationState, Scope
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 
 
@@ -200,12 +200,12 @@ class Forecast(Record, frozen=True, kw_only=True):
 
     deficit_gpus: int | None = None
     """GPUs that are lacking now."""
-    scope: Scope | None = None
-    """Where they are lacking."""
+    scope: str | None = None
+    """Where they are lacking: the flavor, and the labels of nodes."""
     remedies: tuple[str, ...] = ()
     """What would start it sooner."""
-    confidence: str | None = None
-    """How sure the forecast is."""
+    confidence: float | None = None
+    """The share of starts lately that came between P10 and P90; none while hardly any was forecast."""
     p10: Instant | None = None
     """One start in ten comes before this."""
     p50: Instant | None = None
@@ -216,6 +216,8 @@ class Forecast(Record, frozen=True, kw_only=True):
     """When the forecast was made."""
     source: str | None = None
     """What it rests on."""
+    why: str | None = None
+    """What the run waits for, or why the forecast moved."""
 
 
 class ReservationStatus(Record, frozen=True, kw_only=True):

@@ -21,12 +21,14 @@ from fairlease.kube.chronicle import Chronicle
 from fairlease.kube.connection import ApiError
 from fairlease.kube.history import HistoryMissing, read_past
 from fairlease.kube.http import Unreachable
+from fairlease.kube.notifier import Notifier
 from fairlease.kube.observe import Observer, instant
 from fairlease.kube.project import Projector
 from fairlease.ledger import event as ev
 from fairlease.reason import Reason
 from fairlease.scheduler import SNAPSHOT_EVERY, Decider, Tick
 from fairlease.theatre.clock import LedgerClock
+from fairlease.theatre.refresh import Refresh
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -46,8 +48,13 @@ COMMANDS_MAX = 4_000
 COMPARE_S = 180.0
 """How often everything is compared, marked or not."""
 
+FORECAST_S = 5.0
+"""Between two forecasts: each that moved something is an entry, and so an object in etcd."""
+
 AGAIN_S = 0.2
 LAST_S = 5.0
+LOOK_S = 0.1
+"""Between two looks at whether the pod of a rank that was taken over runs: that is no news to anything but a metric."""
 SNAPSHOT_AGAIN_S = 30.0
 LINES_MAX = 50
 
@@ -71,13 +78,15 @@ class Term:
         base = journal.latest_snapshot()
         chronicle = Chronicle(self.decider.state, journal.entries(0 if base is None else base.seq))
         self._chronicle = chronicle
-        self._observer = Observer(self.decider.state, sight, chronicle)
+        self._observer = Observer(self.decider.state, sight, chronicle, self.now, settings.cluster.retry_backoff)
         self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
         self._not_before = 0.0
         self._saved = 0 if base is None else base.seq
         self._compare_at = self._snapshot_at = 0.0
+        self._refresh = Refresh(FORECAST_S)
+        self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
         self._aside: set[asyncio.Task[None]] = set()
         self.decided = asyncio.Event()
         metrics.follow(self.decider.state)
@@ -95,6 +104,7 @@ class Term:
         """Decide until told to stop. Raises `Conflict` where another has appended."""
         self.projector.writer.start()
         try:
+            await self._notifier.open(self._journal.entries(self._saved))
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()
@@ -105,10 +115,16 @@ class Term:
                 self.projector.turn(self.now())
                 self._look_back()
                 self._keep_snapshot()
+                await self._foresee()
+                self._notifier.turn(busy=self._sight.marks.news())
+                if self._metrics.changes.waiting:
+                    self._metrics.changes.look(self._sight.runs_on)
                 if not self._sight.marks.news():
                     await self._sleep()
             await self._last_snapshot()
+            await self._notifier.close()
         finally:
+            await self._notifier.stop()
             await self.projector.writer.stop()
             for task in self._aside:
                 task.cancel()
@@ -124,9 +140,21 @@ class Term:
         self.projector.mark_all()
         self.projector.look_for_lost()
 
+    async def _foresee(self) -> None:
+        """Say when those who wait will start, where facts changed and nothing more urgent is to be decided."""
+        if not self._refresh.due(busy=self._sight.marks.news()):
+            return
+        begun = time.monotonic()
+        await self._decide([cmd.Forecast()])
+        self._refresh.made(begun)
+
     async def _sleep(self) -> None:
-        """Until something is seen, a write is done, or a timer falls due."""
-        waits = [max(0.0, self._compare_at - time.monotonic())]
+        """Until something is seen, a write is done, a timer falls due, or a forecast is."""
+        waits = [max(0.0, self._compare_at - time.monotonic()), max(self._notifier.wait_s(), 0.001)]
+        if (refresh_s := self._refresh.wait_s()) is not None:
+            waits.append(max(refresh_s, 0.001))
+        if self._metrics.changes.waiting:
+            waits.append(LOOK_S)
         timer = self.decider.next_timer()
         if timer is not None:
             due_s = (timer - self.now() + 1) / 1000  # a millisecond late rather than one early
@@ -156,11 +184,15 @@ class Term:
         commands += observer.nodes(nodes)
         commands += observer.budgets(budgets)
         commands += observer.reports(reports, self.projector.gangs)
+        if marks.asked:
+            marks.asked = False
+            commands += observer.resolutions()
         runs, marks.runs = marks.runs, set()
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
             kept = max(1, COMMANDS_MAX - len(commands))
-            marks.runs |= {each.run for each in asked[kept:] if isinstance(each, cmd.Submit | cmd.Cancel | cmd.Resize)}
+            later = cmd.Submit | cmd.Cancel | cmd.Resize | cmd.SetFunding | cmd.Drill
+            marks.runs |= {each.run for each in asked[kept:] if isinstance(each, later)}
             asked = asked[:kept]
         return [*commands, *asked]
 
@@ -199,6 +231,9 @@ class Term:
         if entry is not None:
             self._metrics.appended(time.perf_counter() - decided)
             self.projector.follow(entry)
+            self._notifier.follow(entry)
+            if self.decider.state.queue:
+                self._refresh.call_for()
             self._tell(tick, entry, commands, decided - begun)
         return True
 

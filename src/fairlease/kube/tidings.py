@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine.story import Line, Storyteller
 from fairlease.kube.names import event_name
-from fairlease.kube.resource import BUDGETS, EVENTS, NODES, OUTCOMES, RUNS
+from fairlease.kube.resource import BUDGETS, EVENTS, NODES, OUTCOMES, RUNS, Meta, Resource
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
 from fairlease.model.config import Config
-from fairlease.model.record import Key, key, split
+from fairlease.model.record import key, split
+from fairlease.model.reservation import ReservationState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from fairlease.ledger.store import Entry
 
@@ -46,50 +47,67 @@ class Crier:
         self._teller.tell(0, ev.Configured(config=config))
         self._reporter = reporter
 
-    def tell(self, entry: Entry, uids: Mapping[Key, str]) -> Iterator[Tiding]:
-        """The Events of an entry; `uids` are those of the Runs, by key."""
+    def tell(self, entry: Entry, uid_of: Callable[[str, str], str]) -> Iterator[Tiding]:
+        """The Events of an entry; `uid_of` knows the uid of an object by its kind and key, as `kubectl describe` wants it."""
         index = 0
         for event in entry.events:
             lines = self._teller.tell(entry.at, event)
             if isinstance(event, ev.RunDeferred) and len(event.runs) > ALIKE_MAX:
                 continue
-            if isinstance(event, ev.RunSubmitted) or (
-                isinstance(event, ev.NodeSet) and not any(x.warning for x in lines)
-            ):
+            if _told_otherwise(event) or (isinstance(event, ev.NodeSet) and not any(x.warning for x in lines)):
                 continue
             for line in [*lines, *_to_the_claim(event, lines)]:
                 index += 1
-                made = self._event(line, entry.seq, index, uids)
+                made = self._event(line, entry.seq, index, uid_of)
                 if made is not None:
                     yield made
 
-    def _event(self, line: Line, seq: int, index: int, uids: Mapping[Key, str]) -> Tiding | None:
+    def _event(self, line: Line, seq: int, index: int, uid_of: Callable[[str, str], str]) -> Tiding | None:
         kind, _, about = line.object.partition("/")
         what = _KINDS.get(kind)
         if what is None:
             return None
         namespace, name = split(key(about)) if what.namespaced else ("", about)
-        where = namespace or _ELSEWHERE
-        regarding = {"apiVersion": what.api_version, "kind": kind, "name": name}
-        if namespace:
-            regarding["namespace"] = namespace
-        uid = uids.get(Key(about), "") if what is RUNS else ""
-        if uid:
-            regarding["uid"] = uid
-        body = {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": {"name": event_name(name, seq, index), "namespace": where},
-            "eventTime": _micro(line.at),
-            "reportingController": "fairlease",
-            "reportingInstance": self._reporter[:128],
-            "action": line.reason,
-            "reason": line.reason,
-            "type": "Warning" if line.warning else "Normal",
-            "note": line.message[:NOTE_MAX],
-            "regarding": regarding,
-        }
-        return Tiding(where, str(body["metadata"]["name"]), body)  # type: ignore[index]  # it is a dict, above
+        meta = Meta(name, namespace, uid_of(kind, about))
+        body = happening(
+            what,
+            meta,
+            event_name(name, seq, index),
+            line.at,
+            line.reason,
+            line.message,
+            self._reporter,
+            warning=line.warning,
+        )
+        return Tiding(body["metadata"]["namespace"], body["metadata"]["name"], body)
+
+
+def happening(
+    what: Resource, about: Meta, name: str, at: int, reason: str, message: str, reporter: str, *, warning: bool
+) -> dict[str, Any]:
+    """An Event at an object."""
+    regarding = {"apiVersion": what.api_version, "kind": what.kind, "name": about.name}
+    regarding |= {"namespace": about.namespace} if about.namespace else {}
+    regarding |= {"uid": about.uid} if about.uid else {}
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {"name": name, "namespace": about.namespace or _ELSEWHERE},
+        "eventTime": _micro(at),
+        "reportingController": "fairlease",
+        "reportingInstance": reporter[:128],
+        "action": reason,
+        "reason": reason,
+        "type": "Warning" if warning else "Normal",
+        "note": message[:NOTE_MAX],
+        "regarding": regarding,
+    }
+
+
+def _told_otherwise(event: ev.AnyEvent) -> bool:
+    """What everybody knows who asked, and what a notice tells (`kube.notifier`) or a status with every change."""
+    active = isinstance(event, ev.ReservationTurned) and event.state is ReservationState.ACTIVE
+    return active or isinstance(event, ev.RunSubmitted | ev.Forecasted)
 
 
 def _to_the_claim(event: ev.AnyEvent, lines: list[Line]) -> list[Line]:

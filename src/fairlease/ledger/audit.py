@@ -95,7 +95,7 @@ def scan(rows: Iterable[Row], progress: Progress | None = None) -> Report:
             findings.seq = seq
             if prev != last_hash or seq != last_seq + 1 or at < last_at:
                 _unlinked(findings, (last_seq, last_at, last_hash), (seq, at, prev))
-            if sha256(f"{prev.hex()}\n{seq}\n{at}\n".encode() + body).digest() != stated:
+            if sha256(b"%b\n%d\n%d\n%b" % (prev.hex().encode(), seq, at, body)).digest() != stated:
                 findings.chain(f"the bytes of entry {seq} do not give the hash that it states")
             last_seq, last_at, last_hash = seq, at, stated
             if at > replay.at:  # noqa: PLR1730 - a call of `max` costs more, a million times

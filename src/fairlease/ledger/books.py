@@ -5,10 +5,12 @@ A million leases must be played in seconds, so a lease is a plain tuple and a no
 
 from __future__ import annotations
 
+import msgspec
+
 from fairlease.ledger.tally import Tally
 from fairlease.model.budget import AggregateCap, Envelope
 from fairlease.model.lease import Role
-from fairlease.model.run import RunSpec
+from fairlease.model.run import Funding
 
 CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
 """The classes of a bill; a lease's kind is its place here."""
@@ -85,27 +87,23 @@ NOTHING_LOST: tuple[int, dict[tuple[int, Role], int]] = (-1, {})
 """When a run last lost GPUs with a node or in a drill, and how many of each group and role: never."""
 
 
-class Run:
+class Run(msgspec.Struct, gc=False):
     """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
 
-    __slots__ = (
-        "attempt", "bill", "borrowed", "counted", "deadline", "fallen", "funding", "leases", "lost", "max_duration", "open",
-        "owner", "payers", "sponsors",
-    )  # fmt: skip
-
-    def __init__(self, spec: RunSpec) -> None:
-        self.owner = spec.owner
-        self.funding = spec.funding
-        self.max_duration = spec.runtime.max_duration
-        self.counted = not spec.opportunistic
-        self.leases: dict[int, Lease | None] = {}
-        self.bill = [0, 0, 0, 0, 0]
-        self.fallen = NOTHING_LOST
-        self.attempt = self.open = self.borrowed = 0
-        self.deadline: int | None = None
-        self.payers: tuple[Money, ...] = ()
-        self.lost: set[tuple[Account, int]] | None = None
-        self.sponsors: dict[str, int] | None = None
+    owner: str
+    funding: Funding
+    max_duration: int | None
+    counted: bool
+    leases: dict[int, Lease | None] = {}
+    bill: list[int] = msgspec.field(default_factory=[0, 0, 0, 0, 0].copy)
+    payers: list[Money] = []
+    attempt: int = 0
+    open: int = 0
+    borrowed: int = 0
+    deadline: int | None = None
+    fallen: tuple[int, dict[tuple[int, Role], int]] = NOTHING_LOST
+    lost: set[tuple[Account, int]] | None = None
+    sponsors: dict[str, int] | None = None
 
     def begin(self, attempt: int, now: int) -> None:
         """Another attempt: the limit counts anew, and so do its leases."""

@@ -157,9 +157,14 @@ class Durations:
                 mass = found.mass / found.unit + BELIEF
                 layers.append((left / mass / found.unit, found.weights))
                 left *= BELIEF / mass
-        prior = _prior(*((bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)))
-        left /= sum(prior)
+        prior, mass = _whole_prior(stated)
+        left /= mass
         over, place, here = 1 - HIGH, BINS, 0.0
+        most = max([max(weights) for _, weights in layers if weights], default=-1)
+        while place > most + 1 and over > 0:  # nobody has seen an end up there
+            place -= 1
+            here = left * prior[place]
+            over -= here
         while place and over > 0:
             place -= 1
             here = left * prior[place]
@@ -202,6 +207,13 @@ def total(weights: list[tuple[int, float]]) -> float:
 @lru_cache(maxsize=1024)
 def _prior(centre: int, fade: float) -> tuple[float, ...]:
     return tuple(2.0 ** (-fade * abs(place - centre) / PER_OCTAVE) for place in range(BINS))
+
+
+@lru_cache(maxsize=1024)
+def _whole_prior(stated: int | None) -> tuple[tuple[float, ...], float]:
+    """What is believed of work of which nothing is known but what somebody stated, and its sum."""
+    prior = _prior(*((bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)))
+    return prior, sum(prior)
 
 
 def _mixture(layers: list[list[tuple[int, float]]], first: int, share: float, prior: tuple[float, ...]) -> list[float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable
 from functools import reduce
-from operator import or_
+from operator import itemgetter, or_
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -40,6 +40,7 @@ _OPEN = "SELECT serial FROM lease_open ORDER BY serial"
 _STORIES = "SELECT seq, run, first, last FROM story ORDER BY seq, run"
 _ENDINGS = "SELECT id, run, seq FROM ended ORDER BY id"
 
+_SERIAL = itemgetter(0)
 _T = TypeVar("_T")
 Story = tuple[int, int, int | None, int | None]
 
@@ -108,20 +109,18 @@ class _Numbers(dict[_T, int]):
         return number
 
 
-class _Run:
+class _Run(msgspec.Struct, gc=False):
     """A run that lives, with the serials of its open leases by attempt and number.
 
     `seq` is the last entry that names it, and `place` where the story of that entry lies among those that are due.
     """
 
-    __slots__ = ("number", "open", "opportunistic", "owner", "place", "seq")
-
-    def __init__(self, number: int, owner: int, opportunistic: int) -> None:
-        self.number = number
-        self.owner = owner
-        self.opportunistic = opportunistic
-        self.open: dict[tuple[int, int], int] = {}
-        self.seq = self.place = -1
+    number: int
+    owner: int
+    opportunistic: int
+    seq: int = -1
+    place: int = -1
+    open: dict[tuple[int, int], int] = {}
 
 
 def proven(db: sqlite3.Connection, keep_on: Callable[[], None] | None = None) -> bool:
@@ -170,8 +169,12 @@ class _Proof:
             for event in decode(body):
                 kind = type(event)
                 if kind is _Submitted:
-                    spec = event.spec
-                    run = runs[event.run] = _Run(names[event.run], names[spec.owner], 1 if spec.opportunistic else 0)
+                    spec, key = event.spec, event.run
+                    number = names.get(key)
+                    if number is None:  # as it is for every run: `names[key]`, without the call
+                        number = names[key] = len(names)
+                        names.new.append((number, key))
+                    run = runs[key] = _Run(number, names[spec.owner], 1 if spec.opportunistic else 0)
                     if passing and (place := passing.get((seq, run.number, None, None))) is not None:
                         run.seq, run.place = seq, place  # the entry named it before it was submitted
                 elif kind is _Opened or kind is _Closed:
@@ -255,8 +258,8 @@ class _Proof:
         """Compare what was made with what is stored, and forget it."""
         opened, closed, ends = self._opened, self._closed, self._ends
         if opened:
-            for row in self._execute(_ENDS, (opened[0][0], opened[-1][0])):
-                ends[row[0]] = row
+            rows = self._execute(_ENDS, (opened[0][0], opened[-1][0])).fetchall()
+            ends.update(zip(map(_SERIAL, rows), rows, strict=True))
         self._stories.sort()
         self._passing.clear()
         for stored, due in self._stored:
@@ -264,7 +267,7 @@ class _Proof:
             if due and stored.fetchmany(len(due)) != due:
                 raise Differs
             due.clear()
-        if [ends.pop(row[0]) for row in closed] != closed:
+        if list(map(ends.pop, map(_SERIAL, closed))) != closed:
             raise Differs
         self._closings += len(closed)
         closed.clear()

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 def leases_of(event: LeasesOpened, spec: RunSpec, at: int, serial: int) -> tuple[Lease, ...]:
     """The leases that an event opened at `at`; `serial` is the number of leases ever opened before them."""
     stem = f"{split(event.run)[1]}-{event.attempt}-"
-    payers = event.payers
-    return tuple(
+    run, payers = event.run, event.payers
+    owner, attempt, reason, opportunistic = spec.owner, event.attempt, event.reason, spec.opportunistic
+    made = [
         Lease(
             name=f"{stem}{cell.number}",
-            run=event.run,
-            owner=spec.owner,
-            attempt=event.attempt,
+            run=run,
+            owner=owner,
+            attempt=attempt,
             group=cell.group,
             rank=cell.rank,
             node=cell.node,
@@ -32,9 +33,10 @@ def leases_of(event: LeasesOpened, spec: RunSpec, at: int, serial: int) -> tuple
             role=cell.role,
             start=at,
             payer=payers[cell.payer],
-            reason=event.reason,
+            reason=reason,
             serial=index,
-            opportunistic=spec.opportunistic,
+            opportunistic=opportunistic,
         )
         for index, cell in enumerate(event.cells, serial)
-    )
+    ]
+    return tuple(made)

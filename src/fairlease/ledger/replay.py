@@ -137,7 +137,8 @@ class Replay:
         name = event.run
         if name in self._gone_runs or name in self._runs:
             self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
-        self._runs[name] = Run(event.spec)
+        spec = event.spec
+        self._runs[name] = Run(spec.owner, spec.funding, spec.runtime.max_duration, not spec.opportunistic)
 
     def _funded(self, event: ev.FundingSet) -> None:
         run = self._runs.get(event.run)
@@ -225,28 +226,13 @@ class Replay:
             if run.attempt:
                 self._again(name, run, attempt)
             run.begin(attempt, self.at)
-        swap, payers = event.reason is SWAP, []
+        payers = []
         for payer in event.payers:
             payers.append(self._payer(run, event, payer))  # noqa: PERF401 - in Python 3.11 a comprehension is one call more
-        leases = run.leases
         for cell in event.cells:
-            number = cell.number
-            if number in leases:
-                lease = _lease_name(name, attempt, number)
-                self.found(NO_LEASE_REWRITTEN, (name, lease), f"the name of lease {lease} was used before")
-            elif not 0 <= cell.payer < len(payers):
-                lease = _lease_name(name, attempt, number)
-                self.found(ONE_PAYER, (name, lease), f"lease {lease} has no payer")
-            else:
-                money = payers[cell.payer]
-                leases[number] = opened = self._open(name, run, cell, money)
-                run.open += 1
-                if swap:
-                    self._take_over(name, run, cell)
-                elif opened[8].place not in money[0].fits:
-                    self._fit(event, money[0], opened[8])
+            self._open(event, run, cell, payers)
         self.leases += len(event.cells)
-        return None if swap else self._admit(event, run, payers)
+        return None if event.reason is SWAP else self._admit(event, run, payers)
 
     def _take_over(self, name: str, run: Run, cell: ev.Cell) -> None:
         """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost.
@@ -274,7 +260,7 @@ class Replay:
         money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
         known = money in run.payers
         if not known:
-            run.payers += (money,)
+            run.payers.append(money)
         if event.reason is SWAP:
             # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
             if not known:
@@ -291,27 +277,29 @@ class Replay:
         objects = (event.run, payer.budget, payer.envelope)
         self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
 
-    def _open(self, name: str, run: Run, cell: ev.Cell, money: Money) -> Lease:
+    def _open(self, event: ev.LeasesOpened, run: Run, cell: ev.Cell, payers: list[Money]) -> None:
         """Take the slots and put the lease on the books of its payer."""
-        slots, role = cell.slots, cell.role
-        account, fund, owner = money
+        number, slots, role, place = cell.number, cell.slots, cell.role, cell.payer
+        if number in run.leases or not 0 <= place < len(payers):
+            return self._misnamed(event, run, cell)
+        account, fund, owner = payers[place]
         now, gpus, deadline, kind = self.at, len(slots), run.deadline, fund
         mask = self._masks.get(slots) or self._bits(slots)
         node = self._nodes.get(cell.node) or self._node(cell.node)
-        taken = node.active | node.tenant if role is TENANT else node.active | node.tenant | node.spare
-        if taken & mask or mask >> node.usable or mask.bit_count() != gpus:
-            self._bad_slots(_lease_name(name, run.attempt, cell.number), node, taken & mask, slots)
-        if role is TENANT and (mask & ~node.spare or run.counted):
-            lease = _lease_name(name, run.attempt, cell.number)
-            text = f"lease {lease} borrows slots of {node.name} that are no spare's, or is not opportunistic"
-            self.found(NO_SLOT_DOUBLED, (lease, node.name), text)
         if role is ACTIVE:
+            taken = mask & (node.active | node.tenant | node.spare)
             node.active |= mask
         elif role is TENANT:
+            taken = mask & (node.active | node.tenant)
+            if mask & ~node.spare or run.counted:
+                self._no_tenant(event, cell)
             node.tenant |= mask
         else:
+            taken = mask & (node.active | node.tenant | node.spare)
             node.spare |= mask
             kind = SPARES
+        if taken or mask >> node.usable or mask.bit_count() != gpus:
+            self._bad_slots(_lease_name(event.run, run.attempt, number), node, taken, slots)
         if run.lost and kind != SPARES and run.overdrawn(account, cell.group):
             kind = OVERDRAWN
         counted = gpus if run.counted else 0
@@ -319,7 +307,27 @@ class Replay:
         if fund == BORROWED:
             run.borrowed += gpus
             account.lent.change(now, gpus, counted, deadline)
-        return now, gpus, kind, fund, cell.group, account, owner, deadline, node, mask, role
+        run.leases[number] = (now, gpus, kind, fund, cell.group, account, owner, deadline, node, mask, role)
+        run.open += 1
+        if event.reason is SWAP:
+            self._take_over(event.run, run, cell)
+        elif node.place not in account.fits:
+            self._fit(event, account, node)
+        return None
+
+    def _misnamed(self, event: ev.LeasesOpened, run: Run, cell: ev.Cell) -> None:
+        """A lease that cannot be put on any books."""
+        lease = _lease_name(event.run, run.attempt, cell.number)
+        if cell.number in run.leases:
+            text = f"the name of lease {lease} was used before"
+            self.found(NO_LEASE_REWRITTEN, (event.run, lease), text)
+        else:
+            self.found(ONE_PAYER, (event.run, lease), f"lease {lease} has no payer")
+
+    def _no_tenant(self, event: ev.LeasesOpened, cell: ev.Cell) -> None:
+        lease = _lease_name(event.run, event.attempt, cell.number)
+        text = f"lease {lease} borrows slots of {cell.node} that are no spare's, or is not opportunistic"
+        self.found(NO_SLOT_DOUBLED, (lease, cell.node), text)
 
     def _node(self, name: str) -> Node:
         """A node that nobody has seen; it has no GPUs, and so is found out."""
@@ -348,7 +356,7 @@ class Replay:
         if not sentences:
             account.fits.add(node.place)
 
-    def _admit(self, event: ev.LeasesOpened, run: Run, payers: Iterable[Money]) -> None:
+    def _admit(self, event: ev.LeasesOpened, run: Run, payers: list[Money]) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
         for account, fund, _ in payers:

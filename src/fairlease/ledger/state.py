@@ -166,7 +166,7 @@ class State(World):
         run.by = event.by
         self._set("orders", self.orders + 1)
         self.undo.put(self.runs, event.run, run)
-        self._timer(Due.LATEST_START, (event.run,), event.spec.runtime.latest_start)
+        self._start_by(run, event.spec.runtime.latest_start)
         self._ask(run)
 
     def _run_deferred(self, event: ev.RunDeferred) -> None:
@@ -220,7 +220,7 @@ class State(World):
         self.undo.put(self.ended, event.run, event.phase.value)
         self._regrow(run)
         self._timer(Due.DEADLINE, (event.run,), None)
-        self._timer(Due.LATEST_START, (event.run,), None)
+        self._start_by(run, None)
         if event.run in self.opportunistic:
             self.undo.pop(self.opportunistic, event.run)
         if event.phase is Phase.COMPLETED:

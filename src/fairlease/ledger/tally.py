@@ -18,13 +18,16 @@ from array import array
 from bisect import bisect_right
 from heapq import heappop, heappush
 
+NEVER = 1 << 63
+"""Behind every time that a file can hold."""
+
 
 class Tally:
     """The leases on one envelope's money, as a few sums. Time only moves forward."""
 
     __slots__ = (
-        "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_start", "_times", "_totals", "at", "held",
-        "rate", "spent",
+        "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_soonest", "_start", "_times", "_totals", "at",
+        "held", "rate", "spent",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -39,6 +42,7 @@ class Tally:
         self._due = 0
         self._deadlines: dict[int, int] = {}
         self._queue: list[int] = []
+        self._soonest = NEVER  # no deadline comes before it
         self._start: int | None = None
         self._end: int | None = None
 
@@ -53,25 +57,21 @@ class Tally:
         self.held += counted
         if deadline is None:
             self._endless += gpus
-        else:
-            self._date(now, gpus, deadline)
-
-    def _date(self, now: int, gpus: int, deadline: int) -> None:
-        known = self._deadlines.get(deadline)
-        if known is None:
-            if gpus < 0 or deadline <= now:
-                return  # its deadline has passed: it promises nothing (any more)
-            if self._queue and self._queue[0] <= now:
-                self._expire(now)
-            heappush(self._queue, deadline)
-            known = 0
-        elif deadline <= now:
-            self._expire(now)
             return
-        if known + gpus:
-            self._deadlines[deadline] = known + gpus
+        if self._soonest <= now:
+            self._expire(now)
+        if deadline <= now:
+            return  # its deadline has passed: it promises nothing (any more)
+        deadlines = self._deadlines
+        left = deadlines.get(deadline)
+        if left is None:
+            deadlines[deadline] = gpus
+            heappush(self._queue, deadline)
+            self._soonest = self._queue[0]
+        elif left + gpus:
+            deadlines[deadline] = left + gpus
         else:
-            self._deadlines.pop(deadline, None)  # the queue forgets it when its time comes
+            del deadlines[deadline]  # the queue forgets it when its time comes
         self._dated += gpus
         self._due += gpus * deadline
 
@@ -94,7 +94,7 @@ class Tally:
         spent = self.spent + self.rate * (now - self.at)
         if start is not None:
             spent -= self.spent_by(start) if start < now else spent
-        if self._queue and self._queue[0] <= now:
+        if self._soonest <= now:
             self._expire(now)
         return spent + self._due - now * self._dated + self._endless * quantum
 
@@ -103,8 +103,10 @@ class Tally:
         self._start, self._end = start, end
 
     def _expire(self, now: int) -> None:
-        while self._queue and self._queue[0] <= now:
-            deadline = heappop(self._queue)
+        queue = self._queue
+        while queue and queue[0] <= now:
+            deadline = heappop(queue)
             gpus = self._deadlines.pop(deadline, 0)
             self._dated -= gpus
             self._due -= gpus * deadline
+        self._soonest = queue[0] if queue else NEVER

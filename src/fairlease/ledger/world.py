@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
     from fairlease.model.run import RunSpec
 
+# In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
+ACTIVE, SPARE, LENT = Role.ACTIVE, Role.SPARE, Fund.BORROWED
+
 NO_OUTCOME = "0" * 64
 """What the first resolver outcome holds as the digest of the one before it."""
 
@@ -124,6 +127,11 @@ class World(Ground):
         if not before:
             self._enqueue(run)
 
+    def _start_by(self, run: RunState, when: int | None) -> None:
+        """Set or drop the timer of a run that must start in time; nearly none must."""
+        if run.spec.runtime.latest_start is not None:
+            self._timer(Due.LATEST_START, (run.key,), when)
+
     def _rest(self, run: RunState) -> None:
         """Wait for the end of a pause, outside the queue."""
         self.undo.put(self.queue.resting, run.key, run)
@@ -133,7 +141,7 @@ class World(Ground):
         """The pause is over, or nobody waits for its end any more."""
         if run.key in self.queue.resting:
             self.undo.pop(self.queue.resting, run.key)
-        self._timer(Due.RETRY, (run.key,), None)
+            self._timer(Due.RETRY, (run.key,), None)
 
     def _enqueue(self, run: RunState) -> None:
         self.queue.add(run, run.order)
@@ -172,7 +180,7 @@ class World(Ground):
         self.runs[run.key] = run
         if run.phase is Phase.PENDING:
             if run.attempt == 1:
-                self._timer(Due.LATEST_START, (run.key,), run.spec.runtime.latest_start)
+                self._start_by(run, run.spec.runtime.latest_start)
             self._ask(run) if run.not_before is None else self._rest(run)
             return
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
@@ -266,7 +274,7 @@ class World(Ground):
         run.deadline = None if limit is None else self.at + limit
         run.expected = self.expectation(run)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
-        self._timer(Due.LATEST_START, (run.key,), None)
+        self._start_by(run, None)
         if run.spec.opportunistic:
             self.undo.put(self.opportunistic, run.key, run)
 
@@ -276,7 +284,7 @@ class World(Ground):
         capacity.occupy(leases, held=held)
         self.undo.later(partial(capacity.occupy, leases, held=not held))
         nodes, flavor = capacity.nodes, capacity.labels.flavor
-        shared = {lease.node for lease in leases if lease.role is not Role.ACTIVE}
+        shared = {lease.node for lease in leases if lease.role is not ACTIVE}
         for name in shared:
             self._host(nodes[name])
         touched = shared if held else {lease.node for lease in leases}
@@ -305,7 +313,11 @@ class World(Ground):
         owing = run.overdrawn
         for lease in leases:
             overdrawn = run.unit(lease) in owing if owing else False
-            alike.setdefault((id(lease.payer), lease.role is Role.SPARE, overdrawn), []).append(lease)
+            kind = (id(lease.payer), lease.role is SPARE, overdrawn)
+            if kind in alike:
+                alike[kind].append(lease)
+            else:
+                alike[kind] = [lease]
         touched: dict[AccountId, Account] = {}
         for (_, _, overdrawn), group in alike.items():
             sample = group[0]
@@ -320,7 +332,7 @@ class World(Ground):
             account.usage.change(gpus, self.at)
             account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
-            if sample.payer.fund is Fund.BORROWED:
+            if sample.payer.fund is LENT:
                 self.undo.touch(account.lent)
                 self.undo.touch(account.lent_promise)
                 account.lent.change(gpus, self.at)
@@ -333,7 +345,7 @@ class World(Ground):
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
         """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
         fund = lease.payer.fund
-        if lease.role is Role.SPARE:
+        if lease.role is SPARE:
             account.gpus["spare"] += gpus
             run.spare_gpus += gpus
             self._meter(run.meters, "spares", gpus)
@@ -342,7 +354,7 @@ class World(Ground):
         account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
         run.width += gpus
         self._meter(run.meters, kind, gpus)
-        if fund is Fund.BORROWED:
+        if fund is LENT:
             self._meter(run.sponsors, lease.payer.owner, gpus)
 
     def _meter(self, meters: dict[str, Meter], name: str, gpus: int) -> None:

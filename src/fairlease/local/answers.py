@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from fairlease import __version__
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast, view
+from fairlease.engine import view
 from fairlease.engine.reservations import forecast_view
 from fairlease.ledger.store import LeaseQuery
 from fairlease.local import requests as rq
 from fairlease.local.access import covers
 from fairlease.local.changes import Changes
-from fairlease.local.children import audit_report, export_answer, read_part
+from fairlease.local.children import audit_report, export_answer, forecast_answer, read_part
 from fairlease.local.contention import Contention
 from fairlease.local.environment import log_id
-from fairlease.local.foresight import Foresight, forecast_report
 from fairlease.local.loans import Loans
 from fairlease.local.notifier import notice_view
 from fairlease.local.protocol import Fault, Request, fault
@@ -32,6 +32,7 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
+from fairlease.theatre.foresight import Foresight
 from fairlease.theatre.inquiry import Inquiry
 from fairlease.theatre.invoice import invoice, invoice_of_file
 from fairlease.theatre.metrics import pending_by_cause
@@ -268,16 +269,13 @@ class Answers:
         now = self._daemon.now()
         if args.run is not None:
             return {"runs": [self._foresight.of(self._found(rq.name_key(args.run)), now)]}
-        waiting = forecast.waiting(self._scheduler.state)
-        rows = [self._scheduler.state.runs[run] for run in waiting]
-        chosen = [run for run in rows if args.owner is None or covers(args.owner, run.spec.owner)]
-        return {"runs": [self._foresight.told(run) for run in chosen[: rq.bounded(args.limit)]]}
+        return {"runs": self._foresight.waiting(partial(_covers, args.owner), rq.bounded(args.limit))}
 
     async def forecast_report(self, _: Caller, args: rq.Report) -> Result:
         """Whether forecasts kept their word, over the ledger's past."""
-        since = rq.instant("since", args.since)
+        since, whose = rq.instant("since", args.since), partial(_covers, args.owner)
         async with self._children:
-            return await asyncio.to_thread(forecast_report, self._daemon.settings.ledger, args.owner, since)
+            return await asyncio.to_thread(forecast_answer, self._daemon.settings.ledger, whose, since)
 
     async def plan(self, caller: Caller, args: rq.OneObject) -> Result:
         """What would come of submitting a run; nothing is written."""
@@ -421,6 +419,10 @@ class Answers:
             return await asyncio.to_thread(
                 export_answer, self._daemon.settings.ledger, args.what, query, self._daemon.now()
             )
+
+
+def _covers(owner: str | None, other: str) -> bool:
+    return owner is None or covers(owner, other)
 
 
 def reservation_counts(state: State) -> Result:

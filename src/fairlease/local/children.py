@@ -13,8 +13,10 @@ from fairlease.ledger.export import export
 from fairlease.ledger.sqlite import SqliteStore
 from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused
+from fairlease.theatre.foresight import forecast_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from _typeshed import ReadableBuffer
@@ -61,6 +63,12 @@ def export_answer(ledger: Path, what: str, query: LeaseQuery, now: int) -> dict[
     with SqliteStore(ledger, readonly=True) as store:
         rows = export(what, store.leases(query), now, out)
     return {"csv": out.getvalue().decode(), "rows": rows}
+
+
+def forecast_answer(ledger: Path, whose: Callable[[str], bool], since: int | None) -> dict[str, Any]:
+    """Whether forecasts kept their word, over the whole past."""
+    with SqliteStore(ledger, readonly=True) as store:
+        return forecast_report(store.entries(), whose, since)
 
 
 class _Bounded(io.BytesIO):

@@ -12,7 +12,6 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,6 +24,8 @@ from fairlease.model.node import LabelKeys, Node
 from fairlease.model.partial import as_far, column, readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
+from fairlease.theatre.backoff import a_backoff
+from fairlease.theatre.webhook import web_address
 
 METRICS_PORT = 9464
 """Where OpenTelemetry's exporters offer metrics too: the port that people already scrape."""
@@ -32,7 +33,6 @@ METRICS_PORT = 9464
 PORT_MAX = 65_535
 GPUS_MAX = 1_024
 GRACE_MAX = 3_600 * SECOND
-BACKOFF_MAX = 300 * SECOND
 PLACE = "local"
 """Region and cluster of a machine that was told nothing else, and the name of its only node."""
 
@@ -175,10 +175,6 @@ def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
-def _backoff(value: int) -> str | None:
-    return None if value <= BACKOFF_MAX else "expected at most 5m: that is the longest pause after any failure"
-
-
 def _users_have_names_and_owners(machine: Machine) -> Iterator[Wrong]:
     for _, name in readable(machine.users):
         if not _USER.fullmatch(name):
@@ -219,12 +215,6 @@ def _nodes_have_a_flavor(machine: Machine) -> Iterator[Wrong]:
                 yield Wrong(("nodes", index, "flavor"), None, message)
 
 
-def _web_address(value: str) -> str | None:
-    parts = urlsplit(value)
-    good = parts.scheme in ("http", "https") and parts.hostname and value.isascii() and value.isprintable()
-    return None if good and " " not in value else "expected an address such as https://hooks.example.com/…"
-
-
 def _a_signal(value: str) -> str | None:
     good = value.startswith("SIG") and value in signal.Signals.__members__ and value not in ("SIGKILL", "SIGSTOP")
     return None if good else "expected a signal that can be caught, such as SIGUSR1"
@@ -256,9 +246,9 @@ _MACHINE = Reader(
             "home": rules.not_empty,
             "grace": _grace,
             "opportunistic_grace": _grace,
-            "retry_backoff": _backoff,
+            "retry_backoff": a_backoff,
         },
-        Notify: {"webhook": _web_address, "signal": _a_signal},
+        Notify: {"webhook": web_address, "signal": _a_signal},
         BeaconSource: {"file": _a_path},
         NodeEntry: {
             "name": rules.a_node_name,

@@ -17,6 +17,7 @@ from fairlease.local import requests as rq
 from fairlease.model.record import Key, short, split
 from fairlease.model.reservation import ByHand
 from fairlease.reason import Reason
+from fairlease.theatre.resolution import REASON_MAX, consequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from fairlease.local.daemon import Daemon
 
 Result = dict[str, Any]
-REASON_MAX = 200
 
 
 class Contention:
@@ -89,7 +89,7 @@ class Contention:
             answers, events = await self._done(command)
         for refusal in answers:
             rq.check(refusal)
-        return {"dryRun": args.dry_run, **_consequences(events, asked)}
+        return {"dryRun": args.dry_run, **consequences(events, asked)}
 
     async def _done(self, command: cmd.Resolve) -> tuple[tuple[Refusal | None, ...], tuple[ev.AnyEvent, ...]]:
         before = self._scheduler.head.seq
@@ -102,37 +102,6 @@ class Contention:
         answers = await self._daemon.do(build)
         events = [event for entry in self._scheduler.store.entries(before) for event in entry.events]
         return tuple(answers), tuple(events)
-
-
-def _consequences(events: Iterable[ev.AnyEvent], asked: ByHand) -> Result:
-    """The record, what becomes of those who gave way, and who started on what came free; no record where all was free already."""
-    outcome, after, started = None, dict[str, str](), list[Result]()
-    for event in events:
-        if isinstance(event, ev.OutcomeRecorded) and event.outcome.by_hand == asked and outcome is None:
-            outcome = event
-        elif outcome is None:
-            continue
-        elif isinstance(event, ev.RunRequeued):
-            after[event.run] = "asks again"
-        elif isinstance(event, ev.RunEnded):
-            after[event.run] = event.phase.value
-        elif isinstance(event, ev.LeasesOpened):
-            gpus = sum(len(cell.slots) for cell in event.cells)
-            nodes = list(dict.fromkeys(cell.node for cell in event.cells))
-            started.append({"run": short(event.run), "gpus": gpus, "nodes": nodes})
-    if outcome is None:
-        return {"outcome": None, "cuts": [], "started": []}
-    cuts = [
-        {
-            "run": short(cut.run),
-            "gpus": cut.gpus,
-            "leases": list(cut.leases),
-            "reason": cut.reason.value,
-            "then": after.get(cut.run, "goes on"),
-        }
-        for cut in outcome.outcome.actions
-    ]
-    return {"outcome": view.outcome_object(outcome.name, outcome.outcome), "cuts": cuts, "started": started}
 
 
 def _outcomes(events: Iterable[ev.AnyEvent]) -> list[Result]:

@@ -46,6 +46,7 @@ from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.metrics import MACHINE, Metrics
 from fairlease.theatre.pages import Page, Pages
 from fairlease.theatre.past import Past
+from fairlease.theatre.refresh import Refresh
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,9 +72,6 @@ FAILED_S = 0.5
 LOOK_S = 0.05
 END_S = 30.0
 
-FORECAST_S = 2.0
-FORECAST_SHARE = 20
-"""Forecasts are made anew when facts changed, at most so often, and so rarely that they take a twentieth of the time at most."""
 
 Ready = Callable[[list[str]], None]
 
@@ -105,8 +103,7 @@ class Daemon:
         self._all_gone: list[asyncio.Future[None]] = []
         self._teller = Storyteller()
         self._not_before = 0.0
-        self._forecast_due: float | None = None
-        self._forecast_next = 0.0
+        self._refresh = Refresh()
         self._beside: list[asyncio.Task[None]] = []
         self._heard: float | None = None
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
@@ -256,8 +253,8 @@ class Daemon:
         look_ms = self.processes.next_look_ms()
         if look_ms is not None:
             waits.append(max(look_ms / 1000, 0.001))
-        if self._forecast_due is not None:
-            waits.append(max(self._forecast_due - time.monotonic(), 0.001))
+        if (refresh_s := self._refresh.wait_s()) is not None:
+            waits.append(max(refresh_s, 0.001))
         if self.metrics.changes.waiting:
             waits.append(LOOK_S)
         handle = self._loop.call_later(min(waits), self._wake.set)
@@ -291,9 +288,8 @@ class Daemon:
 
     def _forecast(self) -> None:
         """Say when those who wait will start, where facts changed since it was last said and it is time."""
-        if self._forecast_due is None or self._forecast_due > time.monotonic() or self._stop:
+        if not self._refresh.due() or self._stop:
             return
-        self._forecast_due = None
         begun = time.monotonic()
         try:
             self._decide(self.now(), [cmd.Forecast()])
@@ -302,8 +298,7 @@ class Daemon:
             raise
         except Exception:
             self.log.exception("no forecast was made")
-        self._forecast_due = None  # the forecast is no fact that calls for another
-        self._forecast_next = time.monotonic() + max(FORECAST_S, FORECAST_SHARE * (time.monotonic() - begun))
+        self._refresh.made(begun)
 
     def _one_by_one(self, jobs: list[Job], observed: list[cmd.AnyCommand]) -> None:
         for commands, owners in [([each], []) for each in observed] + [(job.commands, [job]) for job in jobs]:
@@ -368,7 +363,7 @@ class Daemon:
             self.metrics.ticked(tick, seconds, heard)
             if tick.entry is not None:
                 if self.scheduler.state.queue:
-                    self._forecast_due = self._forecast_due or max(self._forecast_next, time.monotonic())
+                    self._refresh.call_for()
                 self.past.follow(tick.entry)
                 self.metrics.appended(self.store.append_s)
                 self._tell(tick, tick.entry, seconds)

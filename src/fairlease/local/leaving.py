@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.local.config import BACKOFF_MAX
 from fairlease.model.record import short
+from fairlease.theatre.backoff import pause_ms
 
 if TYPE_CHECKING:
     from fairlease.local.pods import PodSpec
     from fairlease.model.lease import Lease
-
-DOUBLED_MAX = 20
 
 
 class Patience(NamedTuple):
@@ -30,7 +28,7 @@ class Patience(NamedTuple):
 
     def pause(self, failures: int) -> int:
         """How long a run rests that failed so often before: twice as long each time. It holds no GPUs meanwhile."""
-        return min(self.backoff_ms << min(failures, DOUBLED_MAX), BACKOFF_MAX)
+        return pause_ms(self.backoff_ms, failures)
 
 
 class Place(NamedTuple):

@@ -1,8 +1,4 @@
-"""Who is in a gang: one small file for each attempt, at $FAIRLEASE_MEMBERS, replaced whole whenever a rank comes, goes or moves.
-
-A process's environment is settled when it starts; a gang is not: spares take over, groups go, groups come. Who has to meet anew
-reads this file. `generation` grows by one with each change and never goes back, so that ranks can agree on whom they mean.
-"""
+"""Who is in a gang: one small file for each attempt, at $FAIRLEASE_MEMBERS, replaced whole whenever a rank comes, goes or moves."""
 
 from __future__ import annotations
 
@@ -14,42 +10,10 @@ import msgspec
 from fairlease.local import shim
 from fairlease.local.environment import LOOPBACK, attempt_id, host_of, pod_id
 from fairlease.model.lease import Lease
-from fairlease.model.record import Record, short
+from fairlease.model.record import short
+from fairlease.theatre.members import Gang, Meeting, Member
 
 ENDING = ".json"
-
-
-class Member(Record, frozen=True, kw_only=True):
-    """One rank, and where it lies now. `pod` is another one whenever its process is."""
-
-    rank: int
-    host: str
-    node: str
-    address: str
-    pod: str
-
-
-class Meeting(Record, frozen=True, kw_only=True):
-    """Where the ranks meet."""
-
-    address: str
-    port: int
-
-
-class Gang(Record, frozen=True, kw_only=True):
-    """The file's content. Members stand in order of rank: the place in the list is a rank without gaps."""
-
-    run: str
-    attempt: int
-    generation: int
-    world_size: int
-    master: Meeting
-    members: tuple[Member, ...]
-
-    @property
-    def pods(self) -> frozenset[str]:
-        """The pods of its members."""
-        return frozenset(member.pod for member in self.members)
 
 
 class Members:
@@ -76,9 +40,8 @@ class Members:
         if serials == known:
             return frozenset()
         standing = self._read(path) if told is None else told
-        now = _gang(gang, port, 1 if standing is None else standing.generation)
+        now = _gang(gang, port).after(standing)
         if now != standing:
-            now = now if standing is None else msgspec.structs.replace(now, generation=standing.generation + 1)
             self._publish(path, now)
         self._told[path.name] = serials, now
         return frozenset() if standing is None else standing.pods & now.pods
@@ -110,12 +73,12 @@ class Members:
         shim.sync_dir(str(self._folder))
 
 
-def _gang(leases: list[Lease], port: int, generation: int) -> Gang:
+def _gang(leases: list[Lease], port: int) -> Gang:
     first = leases[0]
     return Gang(
         run=short(first.run),
         attempt=first.attempt,
-        generation=generation,
+        generation=0,
         world_size=len(leases),
         master=Meeting(address=LOOPBACK, port=port),
         members=tuple(

@@ -14,6 +14,7 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
+_WHOLE_MAX = 2**63
 _UNITS = {"ms": 1, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION = re.compile(rf"(?:{_PART.pattern})+")
@@ -89,4 +90,4 @@ def parse_gpu_hours(value: float | str) -> int:
 def gpu_hours(gpu_ms: int) -> float:
     """GPU-hours as people read them: whole where they are whole, else with nine digits, so that nothing is lost."""
     whole, rest = divmod(gpu_ms, HOUR)
-    return whole if rest == 0 else round(gpu_ms / HOUR, 9)
+    return whole if rest == 0 and whole < _WHOLE_MAX else round(gpu_ms / HOUR, 9)

@@ -100,8 +100,8 @@ class BudgetSpec(Record, frozen=True, kw_only=True):
     parents: tuple[str, ...] | None = None
     """The owners above this one in the family. Default: the path without its last name. A cycle is
     reported and counts for nothing."""
-    envelopes: tuple[Envelope, ...]
-    """GPUs over windows of time. Each is asked by itself."""
+    envelopes: tuple[Envelope, ...] = ()
+    """GPUs over windows of time. Each is asked by itself. None: a family's head without money of its own."""
     aggregate_caps: tuple[AggregateCap, ...] = ()
     """Bounds over several envelopes together."""
 

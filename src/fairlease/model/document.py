@@ -28,8 +28,8 @@ Trail: TypeAlias = "tuple[()] | tuple[Trail, Step]"
 The first link is the number of the document in its text.
 """
 
-INTEGER_MAX = 2**53 - 1
-"""The largest integer that every reader of JSON keeps exactly."""
+INTEGER_MAX = 2**63 - 1
+"""The largest integer that every store and encoder keeps exactly; what is asked for beyond all means is still told its cause."""
 
 TEXT_MAX = 64 * 2**20
 """Bytes; a larger text is refused before anything is done with it."""

@@ -144,6 +144,8 @@ class ByHand(Record, frozen=True, kw_only=True):
     """So many of them on one node at a time."""
     group_gpus: int | None = None
     """So many of them in one fabric domain at a time."""
+    request: str = ""
+    """The name of the request, where there was one: it is carried out once."""
 
 
 class OutcomeSpec(Record, frozen=True, kw_only=True):

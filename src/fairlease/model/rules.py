@@ -35,7 +35,7 @@ _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 OWNER = re.compile(r"[A-Za-z0-9._-]+(:[A-Za-z0-9._-]+)*")
 OWNER_GLOB = re.compile(r"[A-Za-z0-9._*?-]+(:[A-Za-z0-9._*?-]+)*")
 ENV_NAME = re.compile(r"[A-Za-z_.-][A-Za-z0-9_.-]*")
-_QUANTITY = re.compile(r"[0-9]{1,16}")
+_QUANTITY = re.compile(r"[0-9]{1,19}")
 OPENING = (Reason.Start, Reason.Grow, Reason.Swap)
 CLOSING = (
     Reason.Completed,
@@ -149,14 +149,8 @@ CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
         "name": not_empty,
         "flavor": not_empty,
         "concurrency": more_than_nothing,
-        "max_gpu_hours": more_than_nothing,
     },
-    AggregateCap: {
-        "name": not_empty,
-        "flavor": not_empty,
-        "max_concurrency": more_than_nothing,
-        "max_gpu_hours": more_than_nothing,
-    },
+    AggregateCap: {"name": not_empty, "flavor": not_empty},
     BudgetSpec: {"owner": an_owner, "parents": an_owner},
     Resources: {"gpu_type": not_empty, "total_gpus": more_than_nothing},
     Locality: {"group_gpus": more_than_nothing},
@@ -218,9 +212,7 @@ def _the_hours_fit_in_the_window(envelope: Envelope) -> Iterator[Wrong]:
         yield Wrong(("maxGPUHours",), gpu_hours(hours), f"expected at most concurrency × window = {gpu_hours(most)}")
 
 
-def _envelopes_are_there_and_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
-    if not budget.envelopes:
-        yield Wrong(("envelopes",), [], "expected at least one envelope")
+def _envelopes_are_named_apart(budget: BudgetSpec) -> Iterator[Wrong]:
     yield from _named_apart(budget.envelopes, "envelopes", what="an envelope of this name")
 
 
@@ -241,9 +233,9 @@ def _covered(budget: BudgetSpec) -> Iterator[tuple[AggregateCap, tuple[Step, ...
 
 def _caps_are_over_envelopes_of_the_budget(budget: BudgetSpec) -> Iterator[Wrong]:
     names = dict.fromkeys(each.name for each in budget.envelopes)
-    for _, path, name in _covered(budget) if names else ():
+    for _, path, name in _covered(budget):
         if name not in names:
-            yield Wrong(path, name, f"expected an envelope of this Budget: {', '.join(names)}")
+            yield Wrong(path, name, f"expected an envelope of this Budget: {', '.join(names) or 'it has none'}")
 
 
 def _caps_are_over_envelopes_of_their_flavor(budget: BudgetSpec) -> Iterator[Wrong]:
@@ -364,10 +356,6 @@ def _unreadable_limit(container: object, path: tuple[Step, ...]) -> Iterator[Wro
         yield Wrong((*path, GPU_RESOURCE), value[GPU_RESOURCE], "expected a whole number of GPUs")
 
 
-def _sponsors_are_named_once(spec: RunSpec) -> Iterator[Wrong]:
-    yield from _each_once(readable(spec.funding.sponsors), "funding", "sponsors", what="this sponsor")
-
-
 def _variables_have_names(spec: RunSpec) -> Iterator[Wrong]:
     for _, name in readable(spec.env) if spec.env else ():
         if len(name) > ENV_NAME_MAX or not ENV_NAME.fullmatch(name):
@@ -402,7 +390,7 @@ RULES: Mapping[type[Record], tuple[Rule, ...]] = {
     Envelope: (_the_selector_says_something, _the_window_goes_forward, _the_hours_fit_in_the_window),
     AggregateCap: (_a_cap_is_over_something, _a_cap_bounds_something),
     BudgetSpec: (
-        _envelopes_are_there_and_named_apart,
+        _envelopes_are_named_apart,
         _parents_are_named_once,
         _caps_are_named_apart,
         _caps_are_over_envelopes_of_the_budget,
@@ -414,7 +402,6 @@ RULES: Mapping[type[Record], tuple[Rule, ...]] = {
         _the_template_is_one_of_pods,
         _the_template_agrees,
         _widths_are_whole_pods,
-        _sponsors_are_named_once,
         _variables_have_names,
     ),
     LeaseStatus: (_a_closed_lease_says_when_and_why,),

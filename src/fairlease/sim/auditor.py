@@ -214,7 +214,9 @@ class Auditor:
         self.moment.shrunk.pop(run.key, None)  # the groups of another attempt are other groups
         self._check(not run.open, "requeue", f"{run.key} was requeued holding leases")
         run.failures += event.reason is Reason.Fail
-        allowed = run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues
+        allowed = (
+            run.failures <= run.spec.runtime.retries if event.reason is Reason.Fail else run.spec.requeues(event.reason)
+        )
         self._check(allowed, "requeue", f"{run.key} was requeued for {event.reason.value} though it may not be")
         run.phase, run.started, run.reason = Phase.PENDING, None, event.reason
         run.rests_until = event.not_before
@@ -242,7 +244,8 @@ class Auditor:
             lost = any(each is not None and each.phase is Phase.FAILED for each in above)
             self._check(lost, "follow", f"{run.key} ended though none that it follows failed")
         self._check((event.phase is Phase.COMPLETED) == (event.reason is Reason.Completed), "terminal", f"{event}")
-        last = run.failures >= run.spec.runtime.retries if event.reason is Reason.Fail else not run.spec.requeues
+        retries = run.spec.runtime.retries
+        last = run.failures >= retries if event.reason is Reason.Fail else not run.spec.requeues(event.reason)
         self._check(
             last or event.reason in _FOR_GOOD, "requeue", f"{run.key} ended for {event.reason.value}, and not for good"
         )

@@ -11,7 +11,7 @@ from fairlease.ledger.derive import runs_of
 from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_instant
 from fairlease.model.record import Key, key, short
-from fairlease.sim.match import differences, select
+from fairlease.sim.match import differences, select, unlike
 from fairlease.sim.scenario import Subject
 from fairlease.sim.world import World
 
@@ -158,7 +158,7 @@ class Film:
         if wanted.each is not None:
             for thing in found:
                 name = thing.get("name", thing.get("object", "it"))
-                lines += differences(wanted.each, thing, str(name))
+                lines += unlike(thing, wanted.each, roots, str(name))
         return lines
 
     def _single(self, wanted: Expectation, name: Key) -> list[str]:

@@ -50,6 +50,15 @@ def lookup(thing: Any, path: str, roots: tuple[str, ...]) -> Any:  # noqa: ANN40
     return thing
 
 
+def unlike(thing: Any, wanted: dict[str, Any], roots: tuple[str, ...], name: str) -> list[str]:  # noqa: ANN401 - any YAML value
+    """What of a thing does not match, path by path."""
+    return [
+        line
+        for path, value in wanted.items()
+        for line in differences(value, lookup(thing, path, roots), f"{name}.{path}")
+    ]
+
+
 def select(things: list[dict[str, Any]], wanted: dict[str, Any], roots: tuple[str, ...]) -> list[dict[str, Any]]:
     """The things that match every path of `wanted`."""
     return [

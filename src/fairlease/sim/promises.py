@@ -49,7 +49,11 @@ class Promises:
         if (namespace, event.name) in self.names:
             yield f"a reservation {event.name} was there before"
         self.names.add((namespace, event.name))
-        if event.earliest_start <= at:
+        tried = event.reason in (
+            Reason.NotServed,
+            Reason.TooYoung,
+        )  # what was due, and could not be served, has to wait
+        if event.earliest_start < at + tried:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
         if bool(event.lien) != bool(event.domains):
             yield f"{event.name} has a lien without a domain, or a domain without a lien"

@@ -159,7 +159,7 @@ class Expectation(Record, frozen=True, kw_only=True):
     wanted: Any = None
     where: dict[str, Any] = {}
     count: int | None = None
-    each: Any = None
+    each: dict[str, Any] | None = None
 
 
 class Scenario(Record, frozen=True, kw_only=True):

@@ -99,7 +99,7 @@ class Expected(Record, frozen=True, kw_only=True):
     events: dict[str, Any] | None = None
     is_: Any = None
     count: int | None = None
-    each: Any = None
+    each: dict[str, Any] | None = None
 
 
 def _nodes_have_names(nodes: NodeGroup) -> Iterator[Wrong]:

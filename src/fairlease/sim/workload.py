@@ -165,7 +165,7 @@ class Workload:
         pause = rng.choice((0, 0, 1, 10)) * MINUTE
         if rng.random() < 0.8:
             return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)), retry_after=pause)
-        return cmd.PodFailed(name, attempt, rng.randint(0, 3), retry_after=pause)
+        return cmd.PodFailed(name, attempt, rng.choice((0, 0, 0, 3)), retry_after=pause)
 
     def _edited(self, view: View) -> cmd.AnyCommand:
         """A run asks for another width, or for other money."""

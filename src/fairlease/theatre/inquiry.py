@@ -5,20 +5,19 @@ Theatres differ in who may ask and how answers travel; what they answer comes fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
-from fairlease.engine import view
+from fairlease.engine import forecast, view
 from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
 from fairlease.engine.plan import least_width
-from fairlease.engine.reservations import Reservations, in_force
+from fairlease.engine.reservations import Reservations, forecast_view, in_force
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
-from fairlease.ledger.store import LeaseQuery
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import matches
@@ -26,7 +25,7 @@ from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
-from fairlease.theatre.invoice import invoice, shares_of
+from fairlease.theatre.invoice import shares_of
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
@@ -127,7 +126,7 @@ class Inquiry:
                 "starts": False,
                 "message": Reason.AlreadyExists.remedy,
             }
-            verdict |= {"width": 0, "payers": [], "nodes": [], "reservation": None}
+            verdict |= {"width": 0, "payers": [], "nodes": [], "reservation": None, "forecast": None}
         else:
             verdict = self._tried(item, by, now)
         helped = not verdict["starts"] and verdict["verdict"] != Reason.AlreadyExists.value
@@ -166,9 +165,14 @@ class Inquiry:
                     "payers": [],
                     "nodes": [],
                     "reservation": None,
+                    "forecast": None,
                 }
             starts = run.phase is Phase.RUNNING
             leases = list(run.leases.values())
+            reservation = in_force(run, now)
+            foreseen = None if starts else self._foreseen(run, now)
+            if reservation is not None and foreseen is not None:
+                reservation["status"]["forecast"] = foreseen
             return {
                 "verdict": Reason.Start.value if starts else run.reason.value,
                 "starts": starts,
@@ -177,8 +181,16 @@ class Inquiry:
                 "gpus": sum(lease.gpus for lease in leases),
                 "payers": shares_of([(lease, lease.gpus, 0) for lease in leases]),
                 "nodes": list(dict.fromkeys(lease.node for lease in leases)),
-                "reservation": in_force(run, now),
+                "reservation": reservation,
+                "forecast": foreseen,
             }
+
+    def _foreseen(self, run: RunState, now: int) -> View | None:
+        """When a run that waits would start, how sure that is, and what could give way; None where nobody can tell."""
+        engine = self._scheduler.engine.twin()
+        engine.now = max(now, self._scheduler.state.at)
+        found = forecast.outlooks(engine, [run.key]).get(run.key)
+        return None if found is None else forecast_view(engine.now, forecast.foreseen(engine, run, found))
 
     @contextmanager
     def _thought_of(self, name: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
@@ -200,10 +212,6 @@ class Inquiry:
         views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
         return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
 
-    def holding(self, whose: Callable[[str], bool]) -> list[Key]:
-        """The runs that hold GPUs, of those owners."""
-        return [run.key for run in self._scheduler.state.runs.values() if run.leases and whose(run.spec.owner)]
-
     def budgets(self, now: int) -> list[View]:
         """Every Budget, with what it has spent, promised and left."""
         state, family = self._scheduler.state, self._scheduler.engine.family
@@ -216,10 +224,6 @@ class Inquiry:
             }
             for budget in sorted(state.budgets, key=split)
         ]
-
-    def payers(self, runs: Iterable[Key], now: int) -> View:
-        """Who pays for some runs, and what each has paid up to now."""
-        return invoice((row for run in runs for row in self._scheduler.store.leases(LeaseQuery(run=run))), now)
 
 
 def paid_then(opened: ev.LeasesOpened, labels: dict[str, dict[str, str]], location: dict[str, str]) -> list[View]:

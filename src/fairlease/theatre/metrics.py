@@ -89,6 +89,12 @@ METRICS = {
         "histogram", (), "From the date a run was first promised to its start; 0 where it started by then."
     ),
     **{name: Metric(*row) for name, row in CHANGE_METRICS.items()},
+    "notifications_total": Metric(
+        "counter",
+        ("kind", "result"),
+        "Tries to deliver a notice: delivered, retried, failed (given up), or nobody left to tell (gone, late, unheard).",
+    ),
+    "notifications_pending": Metric("gauge", (), "Deliveries of notices that are not done yet."),
     "gpus": Metric("gauge", (), "GPUs of all nodes."),
     "gpus_free": Metric("gauge", (), "GPUs that no lease holds and new work could take."),
     "ledger_entries": Metric("gauge", (), "Number of the ledger's last entry."),
@@ -97,12 +103,6 @@ METRICS = {
 
 MACHINE = {
     "ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included."),
-    "notifications_total": Metric(
-        "counter",
-        ("kind", "result"),
-        "Tries to deliver a notice: delivered, retried, failed (given up), or nobody left to tell (gone, late, unheard).",
-    ),
-    "notifications_pending": Metric("gauge", (), "Deliveries of notices that are not done yet."),
     "beacon_reads_total": Metric("counter", ("result",), "Readings of the lottery's beacon: read or failed."),
 }
 """What the daemon of one machine adds."""

@@ -8,17 +8,16 @@ from fairlease.engine import forecast
 from fairlease.engine.calibration import Calibration, calibrate
 from fairlease.engine.odds import odds
 from fairlease.engine.reservations import forecast_view
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.local.access import covers
 from fairlease.model.amount import format_instant
 from fairlease.model.record import short
 from fairlease.model.run import Phase
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.store import Entry
     from fairlease.scheduler import Scheduler
     from fairlease.theatre.past import Asked
 
@@ -51,6 +50,11 @@ class Foresight:
             view["forecast"] = forecast_view(engine.now, forecast.foreseen(engine, run, found))
             view.pop("reason", None)
         return view
+
+    def waiting(self, whose: Callable[[str], bool], limit: int) -> list[View]:
+        """All runs that wait, of those owners, in order of asking, as it was last written down."""
+        runs = (self._scheduler.state.runs[run] for run in forecast.waiting(self._scheduler.state))
+        return [self.told(run) for run in runs if whose(run.spec.owner)][:limit]
 
     def told(self, run: RunState) -> View:
         """One run, with the forecast that was last written down; the reason why it has none."""
@@ -99,15 +103,9 @@ def _odds(engine: Engine, run: RunState) -> list[View]:
     return found
 
 
-def forecast_report(ledger: Path, owner: str | None, since: int | None) -> View:
+def forecast_report(entries: Iterable[Entry], whose: Callable[[str], bool], since: int | None) -> View:
     """Shares and errors of all forecasts in a ledger's past that came to a start, by owner and horizon."""
     fold = Calibration()
-    with SqliteStore(ledger, readonly=True) as store:
-        for entry in store.entries():
-            fold.take(entry.at, entry.events)
-    samples = [
-        each
-        for each in fold.samples
-        if (owner is None or covers(owner, each.owner)) and (since is None or each.asked >= since)
-    ]
-    return calibrate(samples)
+    for entry in entries:
+        fold.take(entry.at, entry.events)
+    return calibrate([each for each in fold.samples if whose(each.owner) and (since is None or each.asked >= since)])

@@ -15,7 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -42,6 +42,13 @@ class Refusal(Exception):  # noqa: N818 - it says what happened
     def __init__(self, message: str, *, for_good: bool) -> None:
         super().__init__(message[:_ERROR_CHARS])
         self.for_good = for_good
+
+
+def web_address(value: str) -> str | None:
+    """What is wrong with an address; None where nothing is."""
+    parts = urlsplit(value)
+    good = parts.scheme in ("http", "https") and parts.hostname and value.isascii() and value.isprintable()
+    return None if good and " " not in value else "expected an address such as https://hooks.example.com/…"
 
 
 def body_of(notice: Notice, run: Key | None = None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -19,7 +20,6 @@ from fairlease.model.amount import DAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from fairlease.model.record import Key
 
@@ -77,7 +77,8 @@ class Sums(NamedTuple):
 class Outbox:
     """The database. Its methods raise sqlite3.Error where the disk does not take or give."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
+        """A file, or `:memory:` where the theatre remembers by other means."""
         self._path = path
         self._db = self._open()
         self._since_prune = 0
@@ -86,6 +87,7 @@ class Outbox:
         """A file that is no database is put aside: what it knew is lost, which costs notices told twice."""
         with contextlib.suppress(sqlite3.DatabaseError):
             return self._connect()
+        assert isinstance(self._path, Path), "what is in memory is sound"
         self._path.replace(self._path.with_name(f"{self._path.name}.broken"))
         return self._connect()
 
