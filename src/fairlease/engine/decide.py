@@ -356,7 +356,7 @@ class Engine:
         reserve.settle(self, run, ReservationState.RELEASED, Reason.Start)
         self.emit(opened)
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
-        for other in reserve.displaced(self, opened) if self.state.holds else ():
+        for other in reserve.displaced(self, opened) if self.state.holds and not self.rehearses else ():
             reserve.make(
                 self, other, Planner(self.state, self.family, other, self.now), Reason.SliceTaken, f"by {run.key}"
             )

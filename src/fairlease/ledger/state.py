@@ -182,7 +182,7 @@ class State(World):
     def _run_requeued(self, event: ev.RunRequeued) -> None:
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
-        if event.reason is Reason.Fail:
+        if event.reason is Reason.Fail and self.teaches:
             self.durations.ended(self.undo, run, self.at)
         self.undo.touch(run)
         run.attempt += 1
@@ -212,8 +212,10 @@ class State(World):
         run = self.runs[event.run]
         assert not run.leases, "a run's leases close before it ends"
         assert run.hold is None, "a run's reservation is over before it ends"
-        if event.reason in _OWN_ENDS:
-            self.durations.ended(self.undo, run, self.at)
+        if self.teaches:
+            self.waits.gone(self.undo, run.key)
+            if event.reason in _OWN_ENDS:
+                self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
         self._rested(run)
         self.undo.pop(self.runs, event.run)
@@ -336,3 +338,4 @@ class State(World):
             run.foreseen = (self.at, foreseen)
             if run.foreseen_first is None:
                 run.foreseen_first = run.foreseen
+                self.waits.told(self.undo, run.key, self.at, foreseen)
