@@ -243,7 +243,7 @@ class Auditor:
             self._check(lost, "follow", f"{run.key} ended though none that it follows failed")
         self._check((event.phase is Phase.COMPLETED) == (event.reason is Reason.Completed), "terminal", f"{event}")
         retries = run.spec.runtime.retries
-        last = run.failures >= retries if event.reason is Reason.Fail else not run.spec.requeues(event.reason)
+        last = run.failures >= retries if event.reason is Reason.Fail else not run.spec.requeues
         self._check(
             last or event.reason in _FOR_GOOD, "requeue", f"{run.key} ended for {event.reason.value}, and not for good"
         )
