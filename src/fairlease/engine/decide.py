@@ -385,8 +385,9 @@ class Engine:
             )
         if not (shape.sample.opportunistic or self.rehearses):
             again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
-            if refusal.reason is Reason.WindowClosed:  # Another window may be what they wait for now, or none.
-                orders = shape.orders
+            closed = Reason.WindowClosed.value in refusal.tally
+            if refusal.reason is not Reason.Reserved:  # Another window may be what they wait for now, or none.
+                orders = [*orders, *(order for order, run in shape.runs.items() if closed or run.hold is not None)]
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
                     self._reserve(shape.runs[order], refusal)

@@ -27,6 +27,7 @@ class Promise:
     date: int
     lien: dict[str, int]
     cut_from: int | None
+    basis: Reason
     state: ReservationState = ReservationState.PENDING
 
 
@@ -42,7 +43,7 @@ class Promises:
         before = self.of.get(event.run)
         if (before is not None) != (event.reason in _MOVES) and event.reason is not Reason.WindowClosed:
             yield f"{event.name} was given for {event.reason.value}, and there was {before}"
-        kept = before is not None and before.state is not ReservationState.BLOCKED and before.cut_from == event.cut_from
+        kept = before is not None and before.cut_from == event.cut_from
         if event.cut_from is not None and not kept and (notice is None or event.cut_from < at + notice):
             yield f"{event.name} would cut from {event.cut_from} on, without notice"
         namespace = event.run.partition("/")[0]
@@ -57,7 +58,7 @@ class Promises:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
         if bool(event.lien) != bool(event.domains):
             yield f"{event.name} has a lien without a domain, or a domain without a lien"
-        self.of[event.run] = Promise(event.name, event.earliest_start, event.lien, event.cut_from)
+        self.of[event.run] = Promise(event.name, event.earliest_start, event.lien, event.cut_from, event.basis)
 
     def turned(self, event: ev.ReservationTurned, at: int, *, punctual: bool) -> Iterator[str]:
         """Hear that one fell due, lost its money or is over."""
@@ -99,7 +100,12 @@ class Promises:
                 yield f"{run.key} is {run.phase.value} and has {promise.name}"
         elif run.reason is Reason.Reserved and not holds:
             yield f"{run.key} is told that it has a date, and has {promise}"
-        elif run.reason not in (Reason.Reserved, Reason.WindowClosed) and holds:
+        elif (
+            run.reason is not Reason.Reserved
+            and holds
+            and promise is not None
+            and promise.basis is not Reason.WindowClosed
+        ):
             yield f"{run.key} waits for {run.reason.value} and holds {promise}"
 
     def overdue(self, now: int) -> Iterator[str]:
