@@ -85,9 +85,9 @@ def test_a_reservation_that_moved_keeps_its_forecast_until_there_is_a_newer_one(
     )  # fmt: skip
     told = ev.Foreseen(run=key("r"), p10=7, p50=8, p90=9, source=Reason.Notice, why="so", play=5)
     moved = replace(made, name="r-reservation-2", reason=Reason.NotServed)
-    fold.take(0, made)
-    fold.take(1, ev.Forecasted(runs=(told,)))
-    fold.take(2, moved)
+    story: tuple[ev.AnyEvent, ...] = (made, ev.Forecasted(runs=(told,)), moved)
+    for at, event in enumerate(story):
+        fold.take(at, event)
     found = fold.of(key("r"), 3)
     assert found is not None
     assert found["name"] == "r-reservation-2"

@@ -95,7 +95,8 @@ class Horizon:
         key = (node, outlook.terms.guess)
         version, wrong_at, slots = self._slots.get(key, (-1, 0, []))
         if version != node.version or wrong_at <= outlook.now:
-            slots = sorted(outlook.slots(node))
-            wrong_at = min((when for when, how, _ in slots if how == GUESSED), default=NEVER)
+            held = outlook.held(node)
+            slots = sorted(outlook.behind(held, node))
+            wrong_at = min((when for when, how, _ in held if how == GUESSED), default=NEVER)
             self._slots[key] = (node.version, wrong_at, slots)
         return list(outlook.cut(node, slots, size)), wrong_at

@@ -20,7 +20,7 @@ from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fairlease.engine.horizon import Horizon
     from fairlease.engine.pack import Need
@@ -121,17 +121,25 @@ class Outlook:
             yield Pod((when, how), rank, node, bits)
 
     def slots(self, node: NodeState, order: int = NEVER) -> list[Slot]:
-        """When and how each slot of a node comes free for who asked in place `order`; what is free now has been so since ever."""
-        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
-        for lease in node.leases.values():
-            when, how = self._lease(lease)
-            tenant = lease.role is Role.BORROWED
-            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
+        """When and how each slot of a node comes free for who asked in place `order`."""
+        return self.behind(self.held(node), node, order)
+
+    def behind(self, found: list[Slot], node: NodeState, order: int = NEVER) -> list[Slot]:
+        """The same slots, after those who asked earlier and have a lien on them."""
         for run, slots in node.liens.items():
             other = self.state.holds[run]
             if other.order < order:
                 when, how = self._after(other)
                 found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
+        return found
+
+    def held(self, node: NodeState) -> list[Slot]:
+        """When and how whoever holds them now gives slots back; what is free has been so since ever."""
+        found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
+        for lease in node.leases.values():
+            when, how = self._lease(lease)
+            tenant = lease.role is Role.BORROWED
+            found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
         return found
 
     def _lease(self, lease: Lease) -> Ready:
@@ -312,26 +320,42 @@ def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
 
 
 def _choose(by_domain: list[list[Pod]], need: Need, when: int) -> list[Pod]:
-    """Groups where their pods come free first and with the least harm; the smaller last group from what is left."""
+    """Groups for which nobody is cut, where that is enough; else those whose pods come free first and with the least harm.
+
+    Of the former, those that come free last: what is free before is not needed until then, and is left to others.
+    """
     left = [pods[:count] for pods, count in zip(by_domain, _counts(by_domain, when), strict=True)]
-    begun = [0] * len(left)
+    unharmed = [[pod for pod in reversed(pods) if pod.ready[1] not in CUTS] for pods in left]
+    return _groups(unharmed, need, _earliness) or _groups(left, need, _harm)
+
+
+def _groups(left: list[list[Pod]], need: Need, key: Callable[[list[Pod]], int]) -> list[Pod]:
+    """A group after the other, from the domain whose next one has the least key; the smaller last one from what is left."""
     chosen: list[Pod] = []
+    begun = [0] * len(left)
     for block in need.blocks:
-        heap = [each for place in range(len(left)) for each in _group(left, begun, place, block.pods)]
+        following = [pods[first : first + block.pods] for pods, first in zip(left, begun, strict=True)]
+        heap = [(key(group), place) for place, group in enumerate(following) if len(group) == block.pods]
         heapify(heap)
         for _ in range(block.groups):
+            if not heap:
+                return []
             _, place = heappop(heap)
             chosen += left[place][begun[place] : begun[place] + block.pods]
             begun[place] += block.pods
-            for each in _group(left, begun, place, block.pods):
-                heappush(heap, each)
+            group = left[place][begun[place] : begun[place] + block.pods]
+            if len(group) == block.pods:
+                heappush(heap, (key(group), place))
     return chosen
 
 
-def _group(left: list[list[Pod]], begun: list[int], place: int, pods: int) -> list[tuple[int, int]]:
-    """The harm that the next group of a domain does, and the domain's place; nothing where no group is left."""
-    chosen = left[place][begun[place] : begun[place] + pods]
-    return [] if len(chosen) < pods else [(max(pod.ready[1] for pod in chosen), place)]
+def _earliness(group: list[Pod]) -> int:
+    """The longer before the others a pod is free, the worse."""
+    return -group[-1].ready[0]
+
+
+def _harm(group: list[Pod]) -> int:
+    return max(pod.ready[1] for pod in group)
 
 
 def _fit(pods: list[Pod]) -> Fit:
@@ -340,12 +364,12 @@ def _fit(pods: list[Pod]) -> Fit:
 
 
 def lien_of(pods: list[Pod]) -> dict[str, int]:
-    """The slots of some pods, as bits by node."""
+    """The slots of some pods, as bits by node; in the order of names, which is how the ledger gives it back."""
     lien: dict[str, int] = {}
     for pod in pods:
         name = pod.node.node.name
         lien[name] = lien.get(name, 0) | pod.slots
-    return lien
+    return dict(sorted(lien.items()))
 
 
 def takes(lien: dict[str, int], node: str, slots: tuple[int, ...]) -> bool:

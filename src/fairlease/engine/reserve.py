@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from fairlease.engine.pack import Need
     from fairlease.ledger.live import Hold, RunState
 
-DEPTH, GUESSES = 64, 16
-"""How many reservations of one flavor have a slice, and how many where it is a guess. Whoever asked after them has a date, and a
-slice when it is nearer: a lien protects GPUs that come free next; on those behind, guess upon guess, it would only be moved."""
+DEPTH = 64
+"""How many reservations of one flavor have a slice. Whoever asked after them, or after one whose date is a guess, has a date, and
+a slice when it is nearer: a lien protects GPUs that come free next; behind a guess it would be on GPUs nobody knows."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -126,10 +126,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     date = found.date
     if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
         # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
-        date = now + (notice or engine.state.config.commit_quantum)
-    if found.basis is Reason.Predicted:
-        date = _as_long_again(run, date, now)
-    if why is Reason.NotServed and found.fit.how == WHOLE:
+        date = now + _patience(engine, hold)
+    elif why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
@@ -149,20 +147,25 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     return True
 
 
+def _patience(engine: Engine, hold: Hold | None) -> int:
+    """How long to wait for what counting cannot tell: a notice, and each time that it proved too short twice as long."""
+    least = engine.state.config.notice or engine.state.config.commit_quantum
+    waited = 0 if hold is None else engine.now - hold.made_at
+    return max(least, min(2 * waited, DAY))
+
+
 def _name(run: RunState) -> str:
     return split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
 
 
 def _far(engine: Engine, run: RunState) -> bool:
-    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    """Whether so many who asked earlier have a lien, or one of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
     ahead = near.bisect_left(run.order)
-    if ahead < GUESSES:
-        return False
-    last = near.peekitem(ahead - 1)[1].hold
-    return ahead >= DEPTH or (last is not None and last.basis is Reason.Predicted)
+    last = near.peekitem(ahead - 1)[1].hold if ahead else None
+    return last is not None and (ahead >= DEPTH or last.basis is Reason.Predicted)
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
@@ -174,7 +177,8 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     last = max(other.hold.earliest_start for other in before if other.hold is not None)
     gpus = 1 if planner.pool is None else max(1, planner.pool.gpus)
     date = max(last, engine.now, cut_from or 0) + _turn(engine, run) // gpus + 1
-    date = _as_long_again(run, date, engine.now)
+    if run.hold is not None and run.hold.state is ReservationState.ACTIVE:  # proved wrong: give it as long again
+        date = max(date, 2 * engine.now - run.hold.made_at)
     engine.emit(
         ev.ReservationMade(
             run=run.key,
@@ -189,13 +193,6 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
             cut_from=cut_from,
         )
     )
-
-
-def _as_long_again(run: RunState, date: int, now: int) -> int:
-    """Who was guessed to start by now has waited for nothing: the next guess is at least as far off as this one was."""
-    hold = run.hold
-    wrong = hold is not None and hold.state is ReservationState.ACTIVE and hold.basis is Reason.Predicted
-    return max(date, 2 * now - hold.made_at) if wrong and hold is not None else date
 
 
 def _turn(engine: Engine, run: RunState) -> int:

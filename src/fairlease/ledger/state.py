@@ -65,6 +65,8 @@ class State(World):
         before = self.config
         self._set("config", event.config)
         self.dirty.budgets |= before.commit_quantum != event.config.commit_quantum
+        # Who waits has a date from now on, or none.
+        self.dirty.budgets |= before.reservations != event.config.reservations
         if before.node_debounce != event.config.node_debounce:
             for state in self.capacity.nodes.values():
                 self._debounce(state)
