@@ -255,7 +255,7 @@ def _tell_against(beside: Given) -> None:
     ):
         before, after = (beside[name][when] for when in ("before", "after"))
         if before is not None and after is not None:
-            click.echo(f"against       {words}: {span(before * 1000)} before, {span(after * 1000)} now")
+            click.echo(f"against       {words}: {span(round(before) * 1000)} before, {span(round(after) * 1000)} now")
     before, after = (beside["utilisation"][when] for when in ("before", "after"))
     click.echo(f"against       utilisation: {before:.1%} before, {after:.1%} now, {100 * (after - before):+.1f} points")
 
