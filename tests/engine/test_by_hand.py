@@ -14,7 +14,6 @@ from fairlease.ledger.state import State
 from fairlease.model.lease import Lease
 from fairlease.model.record import key
 from fairlease.model.reservation import ByHand
-from fairlease.model.run import OnPreempt
 from fairlease.reason import Reason
 from fairlease.sim.trial import Film
 
@@ -85,7 +84,7 @@ def test_a_group_is_freed_in_one_domain() -> None:
 
 def test_work_that_is_too_young_is_not_drawn_and_nobody_is_touched() -> None:
     there = world()
-    assert there.submit("idler", run("org:x", 8, 8, opportunistic=True, on_preempt=OnPreempt.FAIL)) == "Running"
+    assert there.submit("idler", run("org:x", 8, 8, opportunistic=True)) == "Running"
     assert there.submit("rigid", run("org:x", 16, 8)) == "Running"
     assert resolve(there, asked(16, 8)) == (Reason.TooYoung, [])
     assert resolve(there, asked(8, 8)) == (None, [("idler", Reason.ReclaimOpportunistic)])

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
+FORECASTS = 1_000
+"""Forecasts that a replay makes at most, unless it is told otherwise."""
+
 _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
     click.option("--format", "form", type=click.Choice(("philly", "helios", "swf")), help="What the trace looks like."),
@@ -33,7 +36,7 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
     click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
-    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: 10]"),
+    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: ~1,000]"),
     click.option("--against", multiple=True, metavar="KEY=VALUE", help="Replay it under another policy, too, and compare."),
     click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
     click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),
@@ -117,7 +120,7 @@ def _stage(trace: Trace, given: Given) -> Stage:
         given["budgets"] or "one",
         "",
     )
-    every = 10 if given["forecasts"] is None else given["forecasts"]
+    every = max(1, len(trace.jobs) // FORECASTS) if given["forecasts"] is None else given["forecasts"]
     return Stage(plan, money, asker, _config(given["config"]), every)
 
 
@@ -255,7 +258,7 @@ def _tell_against(beside: Given) -> None:
     ):
         before, after = (beside[name][when] for when in ("before", "after"))
         if before is not None and after is not None:
-            click.echo(f"against       {words}: {span(round(before) * 1000)} before, {span(round(after) * 1000)} now")
+            click.echo(f"against       {words}: {span(round(before * 1000))} before, {span(round(after * 1000))} now")
     before, after = (beside["utilisation"][when] for when in ("before", "after"))
     click.echo(f"against       utilisation: {before:.1%} before, {after:.1%} now, {100 * (after - before):+.1f} points")
 

@@ -308,6 +308,10 @@ class Engine:
                     self._defer(shape, refusal, woken.arrived.get(key, []))
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
+            elif (
+                number == FIRST and shape is not None and key not in refused
+            ):  # Who was first has started all the same.
+                heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
                 line = lines[number]
                 after = line.bisect_right(order)
@@ -352,7 +356,7 @@ class Engine:
         reserve.settle(self, run, ReservationState.RELEASED, Reason.Start)
         self.emit(opened)
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
-        for other in reserve.displaced(self, opened) if self.state.holds else ():
+        for other in reserve.displaced(self, opened) if self.state.holds and not self.rehearses else ():
             reserve.make(
                 self, other, Planner(self.state, self.family, other, self.now), Reason.SliceTaken, f"by {run.key}"
             )
@@ -381,6 +385,9 @@ class Engine:
             )
         if not (shape.sample.opportunistic or self.rehearses):
             again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
+            closed = Reason.WindowClosed.value in refusal.tally
+            if refusal.reason is not Reason.Reserved:  # Another window may be what they wait for now, or none.
+                orders = [*orders, *(order for order, run in shape.runs.items() if closed or run.hold is not None)]
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
                     self._reserve(shape.runs[order], refusal)

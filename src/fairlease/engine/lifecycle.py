@@ -242,7 +242,7 @@ def _resolve(engine: Engine, command: cmd.Resolve) -> Refusal | None:
 
 def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key | None = None) -> None:
     """An attempt was ended by others: `onPreempt` decides between another attempt and the end."""
-    if run.spec.requeues(reason):
+    if run.spec.requeues:
         engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message, by=by))
     else:
         end_run(engine, run, reason, message)

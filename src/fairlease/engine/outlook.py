@@ -364,12 +364,12 @@ def _fit(pods: list[Pod]) -> Fit:
 
 
 def lien_of(pods: list[Pod]) -> dict[str, int]:
-    """The slots of some pods, as bits by node."""
+    """The slots of some pods, as bits by node; in the order of names, which is how the ledger gives it back."""
     lien: dict[str, int] = {}
     for pod in pods:
         name = pod.node.node.name
         lien[name] = lien.get(name, 0) | pod.slots
-    return lien
+    return dict(sorted(lien.items()))
 
 
 def takes(lien: dict[str, int], node: str, slots: tuple[int, ...]) -> bool:

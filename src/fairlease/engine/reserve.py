@@ -126,8 +126,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     date = found.date
     if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
         # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
-        date = now + (notice or engine.state.config.commit_quantum)
-    if why is Reason.NotServed and found.fit.how == WHOLE:
+        date = now + _patience(engine, hold)
+    elif why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
@@ -145,6 +145,13 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         )
     )
     return True
+
+
+def _patience(engine: Engine, hold: Hold | None) -> int:
+    """How long to wait for what counting cannot tell: a notice, and each time that it proved too short twice as long."""
+    least = engine.state.config.notice or engine.state.config.commit_quantum
+    waited = 0 if hold is None else engine.now - hold.made_at
+    return max(least, min(2 * waited, DAY))
 
 
 def _name(run: RunState) -> str:

@@ -8,10 +8,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from fairlease.model.record import Duration, Instant, Record
-from fairlease.reason import Reason
-
-_GAVE_WAY = (Reason.ReclaimOpportunistic, Reason.ReclaimedBySpare)
-"""How work ends that has no claim to its GPUs: it is not preempted, it gives way."""
 
 
 class LocationPolicy(enum.Enum):
@@ -169,12 +165,11 @@ class RunSpec(Record, frozen=True, kw_only=True):
         """The same, with other money to ask."""
         return replace(self, funding=funding)
 
-    def requeues(self, reason: Reason) -> bool:
-        """Whether an attempt that others ended is followed by another; opportunistic work that gave way is, unless it says Fail."""
+    @property
+    def requeues(self) -> bool:
+        """Whether an attempt that others ended is followed by another."""
         chosen = self.runtime.on_preempt
-        if chosen is None:
-            return self.runtime.checkpoint is not None or reason in _GAVE_WAY
-        return chosen is OnPreempt.REQUEUE
+        return self.runtime.checkpoint is not None if chosen is None else chosen is OnPreempt.REQUEUE
 
 
 def template_gpus(template: dict[str, Any] | None) -> int | None:
