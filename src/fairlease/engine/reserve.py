@@ -203,16 +203,20 @@ def _turn(engine: Engine, run: RunState) -> int:
 
 
 def promote(engine: Engine) -> None:
-    """Those who asked next get a slice and a lien when somebody with one has started or gone."""
-    standings = engine.state.standings
-    for far in standings.far.values():
+    """Those who asked next get a slice and a lien when somebody with one has started or gone.
+
+    Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
+    """
+    state = engine.state
+    for far in state.standings.far.values():
         while far and not _far(engine, run := far.peekitem(0)[1]):
-            planner = Planner(engine.state, engine.family, run, engine.now)
+            planner = Planner(state, engine.family, run, engine.now)
             refusal = planner.unfunded()
-            if refusal is not None:
-                settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
-            elif not make(engine, run, planner, Reason.Nearer):
-                settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
+            if refusal is None and make(engine, run, planner, Reason.Nearer):
+                continue
+            engine.defer(state.queue.shapes[run.shape], refusal or planner.roomless(), [])
+            if far and far.peekitem(0)[1] is run:  # It waits for a window, and has a date until then.
+                break
 
 
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
