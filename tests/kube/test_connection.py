@@ -74,35 +74,12 @@ def test_an_object_lives_from_create_to_delete(plane: Plane, namespace: str) -> 
     run(plane, act)
 
 
-def test_applying_makes_true_what_is_said_and_takes_back_what_is_no_longer(plane: Plane, namespace: str) -> None:
-    async def act(api: Api) -> None:
-        await api.apply(CONFIG_MAPS, "it", a_thing("it", a="1", b="2"), namespace)
-        await api.patch(CONFIG_MAPS, "it", {"data": {"theirs": "3"}}, namespace)
-        await api.apply(CONFIG_MAPS, "it", a_thing("it", a="4"), namespace)
-        assert (await api.get(CONFIG_MAPS, "it", namespace, into=Thing)).data == {"a": "4", "theirs": "3"}
-
-    run(plane, act)
-
-
 def test_a_dry_run_writes_nothing(plane: Plane, namespace: str) -> None:
     async def act(api: Api) -> int:
         await api.create(CONFIG_MAPS, a_thing("it"), namespace, dry_run=True)
         return len((await api.list(CONFIG_MAPS, namespace, into=Thing, fields="metadata.name=it")).items)
 
     assert run(plane, act) == 0
-
-
-def test_a_replace_of_what_has_changed_is_a_conflict(plane: Plane, namespace: str) -> None:
-    async def act(api: Api) -> bool:
-        await api.create(CONFIG_MAPS, a_thing("it"), namespace)
-        old = (await api.get(CONFIG_MAPS, "it", namespace, into=Thing)).metadata.resource_version
-        await api.patch(CONFIG_MAPS, "it", {"data": {"b": "2"}}, namespace)
-        body = a_thing("it") | {"metadata": {"name": "it", "resourceVersion": old}}
-        with pytest.raises(ApiError) as refused:
-            await api.replace(CONFIG_MAPS, "it", body, namespace)
-        return refused.value.conflict
-
-    assert run(plane, act)
 
 
 def test_a_pod_is_bound_once_and_only_by_its_uid(plane: Plane, namespace: str) -> None:

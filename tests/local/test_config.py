@@ -103,8 +103,7 @@ def test_the_home_follows_the_environment_then_the_user(monkeypatch: pytest.Monk
 
 def test_real_gpus_become_one_node_for_each_flavor() -> None:
     devices = [
-        Device(index=index, flavor="H100-80GB" if index < 2 else "L4-24GB", product="x", uuid=f"GPU-{index}")
-        for index in range(3)
+        Device(index=index, flavor="H100-80GB" if index < 2 else "L4-24GB", uuid=f"GPU-{index}") for index in range(3)
     ]
     hardware = hardware_of(load_settings(home="/x"), Discovery(devices=tuple(devices)))
     assert [(node.name, node.gpus) for node in hardware.nodes] == [("local-h100-80gb", 2), ("local-l4-24gb", 1)]
@@ -114,7 +113,7 @@ def test_real_gpus_become_one_node_for_each_flavor() -> None:
 def test_declared_nodes_share_the_real_gpus_in_order(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("flavor: X\nnodes: [{name: a, gpus: 1}, {name: b, gpus: 2}]\n")
-    devices = tuple(Device(index=index, flavor="X", product="x", uuid=f"GPU-{index}") for index in range(3))
+    devices = tuple(Device(index=index, flavor="X", uuid=f"GPU-{index}") for index in range(3))
     assert hardware_of(load_settings(path), Discovery(devices=devices)).devices == {
         "a": {0: "GPU-0"},
         "b": {0: "GPU-1", 1: "GPU-2"},

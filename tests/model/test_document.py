@@ -13,7 +13,7 @@ import pytest
 from tests.model.tables import table
 
 from fairlease.model import document
-from fairlease.model.document import Findings, Invalid, Problem, Trail, dotted, load, load_file, shown, unrolled
+from fairlease.model.document import Findings, Invalid, Problem, Trail, dotted, load, read_file, shown, unrolled
 
 MAPPING = "expected a mapping with apiVersion, kind, metadata and spec"
 DEEP = "nested more than 128 deep, or an alias inside its own anchor"
@@ -173,34 +173,34 @@ def test_a_long_value_is_cut_where_it_is_shown() -> None:
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
-        load_file(tmp_path / "none.yaml")
+        read_file(tmp_path / "none.yaml")
     assert str(caught.value) == f"{tmp_path / 'none.yaml'}: cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("path", ["/", "a\0b", "x" * 5_000], ids=["a folder", "no path at all", "too long a path"])
 def test_a_path_that_cannot_be_read_is_a_problem(path: str) -> None:
     with pytest.raises(Invalid, match="cannot be read"):
-        load_file(path)
+        read_file(path)
 
 
 def test_a_file_that_is_not_text_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "binary.yaml"
     path.write_bytes(b"a: 1\nb: \xff\xfe\n")
     with pytest.raises(Invalid) as caught:
-        load_file(path)
+        read_file(path)
     assert [problem.line for problem in caught.value.problems] == [2]
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "marked.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\n")
-    assert [document.value for document in load_file(path)] == [{"a": 1}]
+    assert [document.value for document in load(*read_file(path))] == [{"a": 1}]
 
 
 def test_a_dash_stands_for_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [1")))
     with pytest.raises(Invalid, match=r"^standard input:\d: not YAML"):
-        load_file("-")
+        read_file("-")
 
 
 def test_a_nul_byte_is_told_with_its_line() -> None:
@@ -226,7 +226,7 @@ def test_a_text_past_the_limit_is_refused_at_once(tmp_path: Path, monkeypatch: p
     path = tmp_path / "large.yaml"
     path.write_text("a: 123456789")
     with pytest.raises(Invalid) as caught:
-        load_file(path)
+        read_file(path)
     assert str(caught.value) == f"{path}: at least 12 bytes; {expected}"
 
 

@@ -9,7 +9,7 @@ from fairlease.cli.runs_table import headings, row, whereabouts
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, limit_option, owner_option, verb
 
-PHASES = ("Pending", "Running", "Completed", "Failed")
+_PHASES = ("Pending", "Running", "Completed", "Failed")
 _EXAMPLE = """
 fairlease list
 fairlease list --phase Pending -o wide
@@ -19,9 +19,7 @@ fairlease list --owner org:team-a -A -o json | jq -r '.runs[].name'
 
 @verb("list", example=_EXAMPLE, formats=READ, namespace=True, every=True, wide="nodes, domains, hours, messages")
 @owner_option("Only runs of this owner and of owners below it.")
-@click.option(
-    "--phase", type=click.Choice(["Pending", "Running", "Completed", "Failed"]), help="Only runs in this phase."
-)
+@click.option("--phase", type=click.Choice(_PHASES), help="Only runs in this phase.")
 @click.option("--active", is_flag=True, help="Only runs that wait or run.")
 @limit_option()
 def command(session: Session, owner: str | None, phase: str | None, active: bool, limit: int) -> None:

@@ -47,7 +47,6 @@ _ETCD_FAILED = ("etcdserver: ", "rpc error: ", "context deadline exceeded", "con
 
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
-_APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 
 
@@ -238,20 +237,6 @@ class Api:
         }  # fmt: skip
         await self._once("POST", PODS.path(namespace, pod, "binding"), msgspec.json.encode(body))
 
-    async def apply(
-        self,
-        what: Resource,
-        name: str,
-        body: object,
-        namespace: str | None = None,
-        *,
-        sub: str = "",
-        force: bool = True,
-    ) -> bytes:
-        """Server-side apply: what this manager says of an object becomes true, and what it said before and leaves out goes."""
-        query = _query({"fieldManager": FIELD_MANAGER, "force": "true" if force else ""})
-        return await self._repeat("PATCH", what.path(namespace, name, sub) + query, _encoded(body), _APPLY)
-
     async def patch(
         self, what: Resource, name: str, body: object, namespace: str | None = None, *, sub: str = ""
     ) -> bytes:
@@ -260,13 +245,6 @@ class Api:
         path = what.path(namespace, name, sub) + _query({"fieldManager": FIELD_MANAGER})
         return await self._repeat("PATCH", path, _encoded(body), kind)
 
-    async def replace(
-        self, what: Resource, name: str, body: object, namespace: str | None = None, *, sub: str = ""
-    ) -> bytes:
-        """Put an object; with its resourceVersion inside, only where it is still that."""
-        path = what.path(namespace, name, sub) + _query({"fieldManager": FIELD_MANAGER})
-        return await self._once("PUT", path, _encoded(body))
-
     async def delete(
         self,
         what: Resource,
@@ -274,16 +252,12 @@ class Api:
         namespace: str | None = None,
         *,
         uid: str = "",
-        version: str = "",
         grace_s: int | None = None,
     ) -> bool:
-        """Delete an object, only if it still has this uid and resourceVersion; says whether it was there."""
-        preconditions = {"uid": uid} if uid else {}
-        if version:
-            preconditions["resourceVersion"] = version
+        """Delete an object, only if it still has this uid; says whether it was there."""
         options: dict[str, Any] = {"propagationPolicy": "Background"}
-        if preconditions:
-            options["preconditions"] = preconditions
+        if uid:
+            options["preconditions"] = {"uid": uid}
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         try:
@@ -369,17 +343,16 @@ async def repeated(
 class backoff:  # noqa: N801 - reads as the generator it is
     """Pauses that grow and never meet those of others: 0.1 s doubling up to 5 s, each by a random share."""
 
-    def __init__(self, first_s: float = _PAUSE_FIRST_S, most_s: float = _PAUSE_MAX_S) -> None:
-        self._first_s, self._most_s = first_s, most_s
+    def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Begin anew: things went well for a while."""
-        self._next_s = self._first_s
+        self._next_s = _PAUSE_FIRST_S
 
     def __next__(self) -> float:
         pause = self._next_s * (0.5 + random.random())
-        self._next_s = min(self._next_s * 2, self._most_s)
+        self._next_s = min(self._next_s * 2, _PAUSE_MAX_S)
         return pause
 
 

@@ -78,7 +78,6 @@ def _grace(value: int) -> str | None:
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
-_POLICY = Reader(rules.CHECKS, rules.RULES)
 _CLUSTER = Reader(
     {
         Cluster: {
@@ -106,7 +105,7 @@ def read_settings(path: str | Path | None) -> tuple[Config, Cluster]:
         findings.add(extra.trail, "a configuration is one document; remove the others")
     raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
     policy_keys = _keys(Config)
-    policy = _POLICY.read(Config, {key: raw[key] for key in raw if key in policy_keys}, trail, findings)
+    policy = rules.CHECKED.read(Config, {key: raw[key] for key in raw if key in policy_keys}, trail, findings)
     cluster = _CLUSTER.read(Cluster, raw, trail, findings, beside=policy_keys)
     findings.settle()
     assert policy is not None, "what is wrong was found"

@@ -86,12 +86,11 @@ class Machine(Record, frozen=True, kw_only=True):
 
 
 class Settings(Record, frozen=True, kw_only=True):
-    """All that a daemon is told. `configured` is False where there was no file: then one's own daemon is one's own."""
+    """All that a daemon is told."""
 
     home: Path
     policy: Config = Config()
     machine: Machine = Machine()
-    configured: bool = False
 
     @property
     def socket(self) -> Path:
@@ -137,7 +136,7 @@ def load_settings(
         machine = msgspec.structs.replace(machine, nodes=())
     _judge_flags(machine)
     place = Path(home or machine.home or default_home()).expanduser().absolute()
-    return Settings(home=place, policy=policy, machine=machine, configured=path is not None)
+    return Settings(home=place, policy=policy, machine=machine)
 
 
 def read_settings(text: str, source: str) -> tuple[Config, Machine]:
@@ -148,7 +147,7 @@ def read_settings(text: str, source: str) -> tuple[Config, Machine]:
         findings.add(extra.trail, "a configuration is one document; remove the others")
     raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
     names = _names(Config)
-    policy = _POLICY.read(Config, {key: raw[key] for key in raw if key in names}, trail, findings)
+    policy = rules.CHECKED.read(Config, {key: raw[key] for key in raw if key in names}, trail, findings)
     machine = _MACHINE.read(Machine, raw, trail, findings, beside=names)
     findings.settle()
     assert policy is not None, "what is wrong was found"
@@ -236,7 +235,6 @@ def _a_beacon_has_one_source(source: BeaconSource) -> Iterator[Wrong]:
         yield Wrong((), None, "expected a file or a command, one of the two")
 
 
-_POLICY = Reader(rules.CHECKS, rules.RULES)
 _MACHINE = Reader(
     {
         Machine: {

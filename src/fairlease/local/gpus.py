@@ -30,9 +30,7 @@ class Device(Record, frozen=True, kw_only=True):
 
     index: int
     flavor: str
-    product: str
     uuid: str | None = None
-    memory_mib: int | None = None
 
 
 class Discovery(Record, frozen=True, kw_only=True):
@@ -64,7 +62,7 @@ def discover(command: tuple[str, ...] = COMMAND, timeout_s: float = TIMEOUT_S) -
 
 def declared(flavor: str, count: int) -> Discovery:
     """GPUs that the machine's owner says are there: known by number only."""
-    return Discovery(devices=tuple(Device(index=index, flavor=flavor, product=flavor) for index in range(count)))
+    return Discovery(devices=tuple(Device(index=index, flavor=flavor) for index in range(count)))
 
 
 def parse(output: str) -> Discovery:
@@ -88,9 +86,7 @@ def _device(line: str) -> Device | None:
     if not index.isdecimal() or not uuid.startswith("GPU-") or not product or product.startswith("["):
         return None  # `[GPU is lost]`, `[Unknown Error]`
     memory_mib = int(memory) if memory.isdecimal() else None  # `[N/A]` where CPU and GPU share one memory
-    return Device(
-        index=int(index), flavor=flavor_of(product, memory_mib), product=product, uuid=uuid, memory_mib=memory_mib
-    )
+    return Device(index=int(index), flavor=flavor_of(product, memory_mib), uuid=uuid)
 
 
 def flavor_of(product: str, memory_mib: int | None) -> str:

@@ -169,11 +169,6 @@ def read_file(path: str | Path) -> tuple[str, str]:
         raise Invalid([Problem(source, line, "", None, message)]) from None
 
 
-def load_file(path: str | Path) -> list[Document]:
-    """The documents of a file; `-` is standard input. Raises `Invalid`."""
-    return load(*read_file(path))
-
-
 def load(text: str, source: str) -> list[Document]:
     """The documents of a text that hold anything. Raises `Invalid` where it is no YAML or JSON, or not of mappings."""
     if len(text) > TEXT_MAX:

@@ -17,10 +17,9 @@ from fairlease.model.lease_api import LeaseSpec, LeaseStatus
 from fairlease.model.node import GPU_RESOURCE, Node
 from fairlease.model.partial import known
 from fairlease.model.reading import Foreign, Reader, Wrong, nearest
-from fairlease.model.record import DEFAULT_NAMESPACE, Key, Record, key, split
+from fairlease.model.record import DEFAULT_NAMESPACE, Key, Record, key
 from fairlease.model.reservation import OutcomeSpec, ReservationSpec
 from fairlease.model.run import RunSpec
-from fairlease.model.writing import write
 
 API_VERSION = "rq.davidlangworthy.io/v1"
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -303,33 +302,3 @@ _KINDS: dict[str, tuple[str, Callable[[object, Trail, Findings], AnyObject | Non
     "ResolverOutcome": (API_VERSION, _outcome),
     "Node": ("v1", _node),
 }
-
-
-# -------------------------------------------------------------------------------------------------------------- writing
-
-
-def write_object(item: AnyObject) -> dict[str, Any]:
-    """An object as `kubectl` would show it; reading it gives the object back."""
-    if isinstance(item, NodeObject):
-        return _written_node(item.node)
-    kind = "ResolverOutcome" if isinstance(item, OutcomeObject) else type(item).__name__.removesuffix("Object")
-    namespace, name = split(item.key)
-    metadata = {"name": name, "namespace": namespace}
-    written = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": write(item.spec)}
-    if isinstance(item, LeaseObject) and item.status is not None:
-        written["status"] = write(item.status)
-    return written
-
-
-def _written_node(node: Node) -> dict[str, Any]:
-    spec: dict[str, Any] = {"unschedulable": True} if node.cordoned else {}
-    if node.fenced:
-        spec["taints"] = [{"key": OUT_OF_SERVICE, "effect": "NoExecute"}]
-    healthy = node.gpus if node.healthy_gpus is None else node.healthy_gpus
-    status = {
-        "capacity": {GPU_RESOURCE: str(node.gpus)},
-        "allocatable": {GPU_RESOURCE: str(healthy)},
-        "conditions": [{"type": "Ready", "status": "True" if node.ready else "False"}],
-    }
-    metadata = {"name": node.name, "labels": dict(node.labels)}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}

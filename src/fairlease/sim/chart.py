@@ -97,10 +97,10 @@ class Chart:
             f'<path class="line c{colour}" fill="none"{dash} d="{path}"><title>{escape(curve.name)}</title></path>'
         )
 
-    def dot(self, x: float, y: float, told: str, colour: int, radius: float = 3.5) -> None:
+    def dot(self, x: float, y: float, told: str, colour: int) -> None:
         """One point; the pointer over it shows what it is."""
         self.parts.append(
-            f'<circle class="dot c{colour}" cx="{x}" cy="{y}" r="{radius}"><title>{escape(told)}</title></circle>'
+            f'<circle class="dot c{colour}" cx="{x}" cy="{y}" r="3.5"><title>{escape(told)}</title></circle>'
         )
 
     def mark(self, across: Axis, value: float, label: str) -> None:

@@ -58,10 +58,6 @@ class Lookout:
         self._alarm_at = 0
         return nt.of_entry(self._decider.state, entry, self._owner_of)
 
-    def forget(self, key: str) -> None:
-        """It could not be told: raise it again."""
-        self._told.discard(key)
-
     # --- what comes ------------------------------------------------------------------------------------------------------
 
     def next_stage(self, waits: list[float]) -> Stage | None:
