@@ -64,6 +64,14 @@ def test_an_answer_with_a_length_is_read_and_the_connection_used_again() -> None
         assert response == Response(429, 7.0, b"abcde")
 
 
+def test_no_answer_is_asked_for_in_compressed_form() -> None:
+    """Streams of several gzip members are read by half by some libraries; a watch that is not compressed loses nothing."""
+    pool = Pool("http://127.0.0.1:1", lambda: None, None, 1)
+    for method, body in (("GET", None), ("PATCH", b"{}")):
+        head = pool.encode(method, "/api", "", body, "application/json").lower()
+        assert head.count(b"\r\naccept-encoding: ") == head.count(b"\r\naccept-encoding: identity\r\n") == 1
+
+
 def test_a_chunked_answer_is_read_byte_by_byte() -> None:
     whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked([b"abc", b"defgh"])
     (response,) = asyncio.run(asked(saying(*(whole[at : at + 1] for at in range(len(whole))))))

@@ -65,7 +65,14 @@ def test_the_image_runs_what_the_deployment_expects(deployment: dict[str, Any]) 
     assert f"USER {user['runAsUser']}:{user['runAsGroup']}" in lines
 
 
-def test_samples_are_in_no_installation(plane: Plane) -> None:
+def kinds(plane: Plane) -> set[str]:
     built = plane.kubectl("kustomize", str(ROOT / "deploy" / "kustomize")).stdout
-    kinds = {each["kind"] for each in yaml.safe_load_all(built)}
-    assert kinds.isdisjoint({"Run", "Budget", "Lease", "Reservation", "ResolverOutcome", "LedgerEntry"})
+    return {each["kind"] for each in yaml.safe_load_all(built)}
+
+
+def test_no_answer_of_the_api_server_waits_for_us(plane: Plane) -> None:
+    assert kinds(plane).isdisjoint({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService"})
+
+
+def test_samples_are_in_no_installation(plane: Plane) -> None:
+    assert kinds(plane).isdisjoint({"Run", "Budget", "Lease", "Reservation", "ResolverOutcome", "LedgerEntry"})

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,10 @@ CONFIG = "flavor: H100\nmetricsPort: 0\ngrace: 1s\nnodes: [{name: n0, gpus: 8}]\
 PATIENT = CONFIG.replace("notice: 2s", "notice: 1h")
 
 
-def staged(tmp_path: Path, config: str) -> Iterator[Stage]:
+def staged(tmp_path: Path, config: str, metrics_port: int = 0) -> Iterator[Stage]:
     path = tmp_path / "config.yaml"
     path.write_text(config)
-    with daemon(tmp_path / "home", config=str(path), gpus=None, flavor=None) as stage:
+    with daemon(tmp_path / "home", config=str(path), gpus=None, flavor=None, metrics_port=metrics_port) as stage:
         stage.call("budgets.apply", objects=[budget_object("other", "org:other")])
         yield stage
 
@@ -104,6 +107,42 @@ def test_a_dry_run_of_a_resolution_writes_nothing_and_the_real_one_does_what_it_
     ]
     assert [each["run"] for each in whole["started"]] == ["rigid"], "nothing holds what was freed"
     patient.audited()
+
+
+def test_a_spare_that_is_dropped_takes_no_rank_along(patient: Stage) -> None:
+    submit(patient, "careful", 4, gpusPerPod=2, sparesPerGroup=2, locality={"groupGPUs": 4})
+    ranks = until(lambda: found if len(found := patient.supervisors()) == 2 else None)
+    done = patient.call("resolve", flavor="H100", gpus=4, pod=2)
+    assert [(cut["run"], cut["reason"]) for cut in done["cuts"]] == [("careful", "DropSpare")]
+    leases = patient.call("leases", run="careful")["leases"]
+    closed = [(lease["spec"]["slice"]["role"], lease["status"].get("closureReason")) for lease in leases]
+    assert closed == [("Active", None), ("Active", None), ("Spare", "DropSpare")]
+    assert patient.call("status")["freeGPUs"] == 4
+    assert patient.call("show", run="careful")["status"]["width"]["allocated"] == 4
+    assert patient.supervisors() == ranks
+    patient.audited()
+
+
+def test_only_cuts_that_were_made_are_counted(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def counted(stage: Stage) -> set[tuple[str, str]]:
+        page = urllib.request.urlopen(stage.call("status")["metrics"]).read().decode()  # noqa: S310 - our own address
+        return set(re.findall(r"^fairlease_(resolver_\w+_total) (\S+)$", page, re.MULTILINE))
+
+    for stage in staged(tmp_path, PATIENT, port):
+        submit(stage, "rigid", 8)
+        none = counted(stage)
+        assert {value for _, value in none} == {"0.0"}
+        stage.call("resolve", flavor="H100", gpus=8, dryRun=True)
+        with pytest.raises(CallFailed):
+            stage.call("resolve", flavor="H100", gpus=9)
+        stage.call("plan", object=run_object("wish", 8, "true", owner="org:other"))
+        assert counted(stage) == none, "what was only thought through is not counted"
+        stage.call("resolve", flavor="H100", gpus=8)
+        assert counted(stage) - none == {("resolver_invocations_total", "1.0"), ("resolver_lottery_draws_total", "1.0")}
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,30 @@ def test_a_run_that_started_is_explained_as_of_its_start(stage: Stage) -> None:
     stage.call("submit", objects=[run_object("waits", 8, "true")])
     stage.call("cancel", runs=["waits"])
     assert "cover" not in stage.call("explain", run="waits"), "what never started was never paid for"
+
+
+def test_no_question_changes_the_ledger(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("first", 8, "sleep 60"), run_object("second", 8, "sleep 60")])
+    until(lambda: stage.call("reservations")["reservations"][0]["status"].get("forecast"))  # it is made once, by itself
+    before = stage.call("status")["head"]
+    wish = run_object("wish", 8, "true")
+    asked: dict[str, list[dict[str, object]]] = {
+        **{key: [{}] for key in ("status", "nodes", "leases", "notices", "outcomes", "audit", "budgets.list")},
+        **{key: [{"run": "first"}, {"run": "second"}] for key in ("show", "explain")},
+        "list": [{}, {"all": True}],
+        "eta": [{}, {"run": "second"}],
+        "forecast.report": [{}],
+        "cover": [{"run": "second"}, {"object": wish}],
+        "plan": [{"object": wish}],
+        "who-pays": [{"run": "first"}],
+        "reservations": [{}, {"all": True}, {"run": "second"}],
+        "sponsors.list": [{"run": "second"}],
+        "budgets.lent": [{}],
+        "budgets.borrowed": [{}],
+        "logs": [{"run": "first"}],
+        "export": [{"what": "leases"}, {"what": "charges"}],
+    }
+    for verb, calls in asked.items():
+        for args in calls:
+            stage.call(verb, **args)
+            assert stage.call("status")["head"] == before, verb

@@ -200,7 +200,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_a_dash_stands_for_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a: [1")))
     with pytest.raises(Invalid, match=r"^standard input:\d: not YAML"):
-        read_file("-")
+        load(*read_file("-"))
 
 
 def test_a_nul_byte_is_told_with_its_line() -> None:
