@@ -8,11 +8,21 @@ import io
 import re
 import subprocess
 import tokenize
+import typing
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+
+from fairlease.kube.settings import Cluster
+from fairlease.local.config import Machine
+from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
+from fairlease.model.record import Record
+from fairlease.model.run import RunSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 450
@@ -89,6 +99,38 @@ def named_tests(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path}:{node.lineno}", node.name
 
 
+def loaded(paths: Iterable[Path]) -> set[str]:
+    """Every name and attribute that is read in these files, and every keyword of a pattern."""
+    found: set[str] = set()
+    for path in paths:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.id if isinstance(node, ast.Name) else node.attr)
+            elif isinstance(node, ast.MatchClass):
+                found.update(node.kwd_attrs)
+    return found
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """What a statement of a module gives a name to, imports apart."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def collect(hint: Any, into: set[type[Record]]) -> None:  # noqa: ANN401 - a type hint is of no one type
+    """A record, and all records that its fields hold."""
+    if isinstance(hint, type) and issubclass(hint, Record):
+        if hint not in into:
+            into.add(hint)
+            for field in msgspec.structs.fields(hint):
+                collect(field.type, into)
+        return
+    for each in typing.get_args(hint):
+        collect(each, into)
+
+
 def nothing(offences: Iterable[str], advice: str) -> None:
     """Fail with the advice and every place it applies to."""
     found = list(offences)
@@ -150,6 +192,37 @@ def test_the_engine_never_asks_for_the_time() -> None:
     nothing(
         (f"{place}: {name}()" for path in pure for place, name in calls(path) if name in {"now", "utcnow", "today"}),
         "Take `now` as an argument; a decision that looks at a clock cannot be replayed:",
+    )
+
+
+def test_everything_in_the_source_is_used_there() -> None:
+    used = loaded(under("src"))
+    nothing(
+        (
+            f"{path}:{node.lineno}: {name}"
+            for path in under("src")
+            for node in tree(path).body
+            for name in defined(node)
+            if name not in used and not name.startswith("__")
+        ),
+        "Remove what nobody in src calls or reads; what only a test uses is dead too:",
+    )
+
+
+def test_every_field_that_people_can_write_is_read() -> None:
+    reading = (path for path in under("src") if path.name not in {"reading.py", "rules.py"})
+    used = loaded(reading)
+    written: set[type[Record]] = set()
+    for each in (BudgetSpec, RunSpec, Config, Machine, Cluster):
+        collect(each, written)
+    nothing(
+        sorted(
+            f"{record.__name__}.{field.name}"
+            for record in written
+            for field in msgspec.structs.fields(record)
+            if field.name not in used
+        ),
+        "Do what these fields say, or remove them: who sets one expects something to happen:",
     )
 
 
