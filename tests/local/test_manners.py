@@ -175,3 +175,11 @@ def test_no_question_changes_the_ledger(stage: Stage) -> None:
         for args in calls:
             stage.call(verb, **args)
             assert stage.call("status")["head"] == before, verb
+
+
+def test_a_run_is_told_what_happened_to_it_and_not_to_its_like(stage: Stage) -> None:
+    alike = [run_object(name, 1, "sleep 60", owner="org:poor") for name in ("ask", "other")]
+    stage.call("submit", objects=alike)
+    for name in ("ask", "other"):
+        told = [line["reason"] for line in stage.call("explain", run=name)["story"]]
+        assert told == ["Submitted", "NoEnvelope"], "whatever words a reason is told in"

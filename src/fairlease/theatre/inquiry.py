@@ -205,11 +205,15 @@ class Inquiry:
             state.rollback(mark)
 
     def story(self, run: Key) -> list[View]:
-        """All that happened to a run, told."""
+        """All that happened to a run, told: what is about it, and resolutions that it asked for or gave way in."""
         teller = Storyteller()
         about = f"Run/{run}"
-        lines = (line for moment in self._scheduler.store.story(run) for line in teller.tell(moment.at, moment.event))
-        views = (line.view() for line in lines if line.object == about or short(run) in line.message.split())
+        views = (
+            line.view()
+            for moment in self._scheduler.store.story(run)
+            for line in teller.tell(moment.at, moment.event)
+            if line.object == about or took_part(run, moment.event)
+        )
         return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in views]
 
     def budgets(self, now: int) -> list[View]:
@@ -270,6 +274,14 @@ def chosen_then(opened: ev.LeasesOpened, places: dict[str, tuple[str, str, str]]
         }
         for (region, cluster, domain), nodes in found.items()
     ]
+
+
+def took_part(run: Key, event: ev.AnyEvent) -> bool:
+    """Whether an event is a resolution for a run, or one that cut it."""
+    if not isinstance(event, ev.OutcomeRecorded):
+        return False
+    claim, cuts = event.outcome.claim, event.outcome.actions
+    return (claim is not None and claim.key == run) or any(cut.run == run for cut in cuts)
 
 
 def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
