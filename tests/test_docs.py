@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from bench.trace import traces
 
+from fairlease.cli.kubectl import cli as kubectl
+from fairlease.cli.main import cli
+
 ROOT = Path(__file__).parent.parent
 GUIDES = [
     "docs/user-guide/cofunded-runs.md",
@@ -71,7 +74,7 @@ def test_every_command_of_a_guide_does_what_it_says(guide: str, tmp_path: Path) 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
     link = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
-    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    documents = [*sorted(ROOT.glob("*.md")), ROOT / "bench" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     links = [(path, target) for path in documents for target in link.findall(path.read_text())]
     broken = [
         f"{path.relative_to(ROOT)}: {target}"
@@ -79,3 +82,24 @@ def test_every_link_between_documents_leads_somewhere() -> None:
         if "://" not in target and not (path.parent / target).exists()
     ]
     assert not broken, "\n".join(broken)
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    link = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
+    reached, todo = set[Path](), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop().resolve()
+        if page not in reached:
+            reached.add(page)
+            todo += [page.parent / target for target in link.findall(page.read_text())]
+    lost = [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in reached]
+    assert not lost, f"nobody finds {', '.join(lost)}"
+
+
+def test_every_verb_that_the_readme_names_is_there() -> None:
+    readme = (ROOT / "README.md").read_text()
+    local = set(re.findall(r"\bfairlease ([a-z][a-z-]+)", readme))
+    cluster = set(re.findall(r"\bkubectl runs ([a-z][a-z-]+)", readme))
+    assert {"plan", "audit"} <= local & cluster
+    assert local - set(cli.verbs) == set()
+    assert cluster - set(kubectl.verbs) == set()
