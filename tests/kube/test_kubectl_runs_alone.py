@@ -93,6 +93,8 @@ def test_a_run_is_submitted_watched_explained_and_billed(admin: Person, team: Te
     assert bill["gpuHours"] > 0
     leases = admin.asks("leases", "--run", "train", "--closed")["leases"]
     assert {lease["status"]["closureReason"] for lease in leases} == {"Completed"}
+    assert admin.asks("leases", "--owner", "org")["leases"] == leases, "an owner stands for those below it"
+    assert admin.asks("leases", "--owner", team.owner[:-1])["leases"] == [], "by whole names"
     assert f"{team.namespace},train," in admin.sees("export", "charges")
 
 
@@ -249,7 +251,7 @@ def test_what_cannot_be_meant_is_refused_before_it_is_asked(admin: Person, words
 
 def test_a_selector_is_taken_as_it_was_typed(admin: Person, team: Team) -> None:
     assert team.namespace
-    assert admin.asks("leases", "--owner", "a,b=c\\d")["leases"] == []
+    assert admin.asks("leases", "--envelope", "a,b=c\\d")["leases"] == []
 
 
 # --- who may what ----------------------------------------------------------------------------------------------------------

@@ -150,6 +150,7 @@ class Answers:
             {"name": short(Key(each.metadata.key)), "spec": each.spec, "status": each.status or {"closed": False}}
             for each in found.items
             if (wanted.node is None or wanted.node in each.spec["slice"]["gpus"])
+            and (wanted.owner is None or at_or_below(each.spec["owner"], wanted.owner))
             and _open_within(each, _instant(wanted.since), _instant(wanted.until))
         ]
         rows.sort(key=lambda row: (row["spec"]["interval"]["start"], row["name"]))
@@ -290,8 +291,8 @@ class _Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: int = 100
 
     def selector(self) -> dict[str, str | None]:
-        """What the server can choose by."""
-        return {"spec.owner": self.owner, "spec.paidByBudget": self.budget, "spec.paidByEnvelope": self.envelope}
+        """What the server can choose by; it knows no owner above another."""
+        return {"spec.paidByBudget": self.budget, "spec.paidByEnvelope": self.envelope}
 
 
 def status_of(seen: OwnSeen | None, *, gone: bool = False) -> Answer:

@@ -243,18 +243,7 @@ class Chronicle:
 
 def _told(run: Key, hold: Hold) -> Iterable[ev.ReservationMade | ev.ReservationTurned]:
     """The events that would tell of a reservation in force."""
-    yield ev.ReservationMade(
-        run=run,
-        name=hold.name,
-        earliest_start=hold.earliest_start,
-        basis=hold.basis,
-        reason=hold.reason,
-        message=hold.message,
-        domains=hold.domains,
-        lien=hold.lien,
-        envelopes=hold.envelopes,
-        cut_from=hold.cut_from,
-    )
+    yield hold.made(run)
     if hold.state is not ReservationState.PENDING:
         yield ev.ReservationTurned(run=run, state=hold.state, reason=hold.reason, message=hold.message)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from sortedcontainers import SortedDict
 
-from fairlease.ledger.event import Bill
+from fairlease.ledger.event import Bill, ReservationMade
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.ledger.event import Foreseen, ReservationMade
+    from fairlease.ledger.event import Foreseen
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.run import RunSpec
@@ -93,6 +93,21 @@ class Hold:
     def holds(self) -> bool:
         """Whether its lien stands; one that lost its money holds nothing."""
         return self.state is not ReservationState.BLOCKED
+
+    def made(self, run: Key) -> ReservationMade:
+        """The event that would make it anew."""
+        return ReservationMade(
+            run=run,
+            name=self.name,
+            earliest_start=self.earliest_start,
+            basis=self.basis,
+            reason=self.reason,
+            message=self.message,
+            domains=self.domains,
+            lien=self.lien,
+            envelopes=self.envelopes,
+            cut_from=self.cut_from,
+        )
 
     def save(self) -> tuple[ReservationState, Reason, str]:
         """For the undo log."""

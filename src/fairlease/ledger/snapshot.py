@@ -277,19 +277,7 @@ def _freeze_hold(run: RunState) -> FrozenHold | None:
     hold = run.hold
     if hold is None:
         return None
-    made = ev.ReservationMade(
-        run=run.key,
-        name=hold.name,
-        earliest_start=hold.earliest_start,
-        basis=hold.basis,
-        reason=hold.reason,
-        message=hold.message,
-        domains=hold.domains,
-        lien=hold.lien,
-        envelopes=hold.envelopes,
-        cut_from=hold.cut_from,
-    )
-    return FrozenHold(made=made, made_at=hold.made_at, state=hold.state, expected=hold.expected)
+    return FrozenHold(made=hold.made(run.key), made_at=hold.made_at, state=hold.state, expected=hold.expected)
 
 
 def _thaw_hold(frozen: FrozenHold) -> Hold:
