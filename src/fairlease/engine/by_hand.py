@@ -15,6 +15,7 @@ from fairlease.engine.resolve import Resolution, choose, record_of
 from fairlease.engine.seats import Seats
 from fairlease.ledger.event import LeasesClosed
 from fairlease.ledger.live import RunState
+from fairlease.ledger.slots import works
 from fairlease.model.amount import format_duration, format_instant
 from fairlease.model.record import Key
 from fairlease.model.run import Locality, LocationPolicy, Resources, RunSpec
@@ -43,28 +44,30 @@ class Ground(Seats):
         return sum(self._room(node) // self.need.size for node in domain.nodes.values() if node.bit & self.mask)
 
     def _room(self, node: NodeState) -> int:
-        return node.free.bit_count() if _open(node) else 0
+        return node.free.bit_count() if works(node.barred) else 0
 
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
         here = node.domain is not None and node.domain.pool is self._pool
-        return here and node.bit & self.mask != 0 and _open(node)
+        return here and node.bit & self.mask != 0 and works(node.barred)
 
 
 class Empty(Ground):
     """The same with nothing running."""
 
     def _room(self, node: NodeState) -> int:
-        return node.node.gpus if _open(node) else 0
+        return node.node.gpus if works(node.barred) else 0
 
 
 def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resolution | Refusal | None:
     """Who must give way so that what was asked is free; None where it is, a refusal where it cannot be."""
     asked, flavor = command.asked, command.flavor
-    pod, group = asked.gpus_per_pod, asked.group_gpus or asked.gpus_per_pod
-    if asked.gpus < 1 or pod < 1 or asked.gpus % pod or group % pod:
+    pod, group = asked.gpus_per_pod, asked.gpus_per_pod if asked.group_gpus is None else asked.group_gpus
+    if asked.gpus < 1 or pod < 1 or asked.gpus % pod:
         return Refusal(Reason.InvalidRequest, f"{asked.gpus} GPUs do not divide into pods of {pod}", {})
+    if group < 1 or group % pod:
+        return Refusal(Reason.InvalidRequest, f"groups of {group} GPUs do not divide into pods of {pod}", {})
     pool = state.capacity.pools.get(flavor)
     mask = 0 if pool is None else pool.nodes_matching(command.location)
     if pool is None or not mask:
@@ -95,10 +98,6 @@ def _claim(command: Resolve, now: int) -> RunState:
         gpus_per_pod=asked.gpus_per_pod,
     )
     return RunState(NOBODY, spec, now, 0)
-
-
-def _open(node: NodeState) -> bool:
-    return node.barred is None or node.barred is Reason.Cordoned
 
 
 def _frees(state: State, pool: Pool, mask: int, claim: RunState, found: Choice, now: int) -> bool:

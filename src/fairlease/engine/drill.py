@@ -32,9 +32,7 @@ def rehearse(engine: Engine, command: Drill) -> Refusal | None:
     state = engine.state
     run = state.runs.get(command.run)
     if run is None:
-        ended = command.run in state.ended
-        told = f"{short(command.run)} has ended already" if ended else f"there is no run {short(command.run)}"
-        return Refusal(Reason.Terminal if ended else Reason.NotFound, told, {})
+        return lifecycle.gone(engine, command.run)
     if run.phase is not Phase.RUNNING:
         return Refusal(Reason.NoSpare, f"{short(run.key)} does not run, so it has no spare to try", {})
     spares: dict[int, list[Lease]] = {}

@@ -76,7 +76,7 @@ def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
 def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
     run = engine.state.runs.get(command.run)
     if run is None:
-        return _gone(engine, command.run)
+        return gone(engine, command.run)
     if run.leases:
         engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Canceled))
     end_run(engine, run, Reason.Canceled)
@@ -86,7 +86,7 @@ def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
 def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
     run = engine.state.runs.get(command.run)
     if run is None:
-        return _gone(engine, command.run)
+        return gone(engine, command.run)
     elastic, wanted = run.spec.malleable, command.desired
     if elastic is None:
         total = run.spec.resources.total_gpus
@@ -108,13 +108,13 @@ def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
 def _set_funding(engine: Engine, command: cmd.SetFunding) -> Refusal | None:
     run = engine.state.runs.get(command.run)
     if run is None:
-        return _gone(engine, command.run)
+        return gone(engine, command.run)
     if run.spec.funding != command.funding:
         engine.emit(ev.FundingSet(run=run.key, funding=command.funding))
     return None
 
 
-def _gone(engine: Engine, run: Key) -> Refusal:
+def gone(engine: Engine, run: Key) -> Refusal:
     """Why nothing can be done to a run that does not live."""
     if run in engine.state.ended:
         return _refuse(Reason.Terminal, f"{short(run)} has ended already")

@@ -14,6 +14,7 @@ from fairlease.engine import lifecycle
 from fairlease.engine.elastic import group_widths, release
 from fairlease.engine.plan import digest_of
 from fairlease.ledger import event as ev
+from fairlease.ledger.slots import works
 from fairlease.model.lease import Role
 from fairlease.model.node import matches
 from fairlease.reason import Reason
@@ -82,8 +83,8 @@ def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
 
 
 def can_take_over(state: State, spare: Lease) -> bool:
-    """A spare is of use where its node works; a cordon is no failure, and keeps away only what is new there."""
-    return state.capacity.nodes[spare.node].barred in (None, Reason.Cordoned)
+    """A spare is of use where its node works."""
+    return works(state.capacity.nodes[spare.node].barred)
 
 
 def match(state: State, lost: list[Lease], spares: list[Lease]) -> list[tuple[Lease, Lease]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import lending
 from fairlease.ledger.event import Bill
+from fairlease.ledger.slots import works
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, split
@@ -152,7 +153,7 @@ def _spares(run: RunState, now: int, capacity: Capacity | None) -> View:
     ready: dict[int, int] = {}
     for lease in run.leases.values():
         spare = lease.role is Role.SPARE
-        healthy = spare and (capacity is None or capacity.nodes[lease.node].barred in (None, Reason.Cordoned))
+        healthy = spare and (capacity is None or works(capacity.nodes[lease.node].barred))
         held[lease.group] = held.get(lease.group, 0) + (lease.gpus if spare else 0)
         ready[lease.group] = ready.get(lease.group, 0) + (lease.gpus if healthy else 0)
     wanted = 0 if run.spec.opportunistic else run.spec.spares_per_group

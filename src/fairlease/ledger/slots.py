@@ -60,3 +60,8 @@ def bar(node: Node, keys: LabelKeys, peak: int, *, failed: bool) -> Reason | Non
         (node.cordoned or node.held, Reason.Cordoned),
     )
     return next((reason for holds, reason in bars if holds), None)
+
+
+def works(barred: Reason | None) -> bool:
+    """Whether what lies on a node is of use, by what bars new work from it: a cordon is no failure."""
+    return barred is None or barred is Reason.Cordoned
