@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.local.stage import Stage, daemon, run_object
 
-from fairlease.local.protocol import LINE_MAX
+from fairlease.local.protocol import LINE_MAX, CallFailed
 from fairlease.local.server import CONNECTIONS_OF_ONE_MAX
 
 
@@ -163,6 +163,24 @@ def test_names_that_look_like_paths_stay_names(stage: Stage, tmp_path: Path) -> 
             conn.sendall(json.dumps(request).encode() + b"\n")
             assert said(conn)["error"]["reason"] == "InvalidRequest"
     assert not list(tmp_path.parent.rglob("escape*"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "args"),
+    [
+        ("sponsors.add", {"owner": "org:rich", "maxGpus": 1 << 63}),
+        ("sponsors.add", {"owner": "org:rich", "maxGpus": -(1 << 70)}),
+        ("resize", {"to": 10**30}),
+        ("drill", {"rank": 10**30}),
+    ],
+)
+def test_a_number_too_large_to_be_kept_is_refused(stage: Stage, verb: str, args: dict[str, object]) -> None:
+    name = f"modest-{verb.partition('.')[0]}-{len(str(args))}"
+    stage.call("submit", objects=[run_object(name, 1, "sleep 60")])
+    with pytest.raises(CallFailed, match="integers go up to 9223372036854775807"):
+        stage.call(verb, run=name, **args)
+    assert stage.call("show", run=name)["spec"].get("funding") in (None, {})
+    stage.call("cancel", runs=[name])
 
 
 def test_asking_the_daemon_needs_neither_an_event_loop_nor_the_engine() -> None:
