@@ -13,6 +13,8 @@ from bench.trace import traces
 
 from fairlease.cli.kubectl import cli as kubectl
 from fairlease.cli.main import cli
+from fairlease.model import rules
+from fairlease.model.lease import Role
 
 ROOT = Path(__file__).parent.parent
 GUIDES = [
@@ -103,3 +105,12 @@ def test_every_verb_that_the_readme_names_is_there() -> None:
     assert {"plan", "audit"} <= local & cluster
     assert local - set(cli.verbs) == set()
     assert cluster - set(kubectl.verbs) == set()
+
+
+def test_the_page_on_leases_names_every_role_and_reason() -> None:
+    page = (ROOT / "docs/concepts/leases.md").read_text()
+    cells = [line.split("|") for line in page.splitlines() if line.startswith("| `")]
+    told = {name.strip(): set(re.findall(r"[A-Z]\w+", words)) for _, name, words, _ in cells}
+    assert told["`slice.role`"] == {role.value for role in Role}
+    assert told["`reason`"] == {reason.value for reason in rules.OPENING}
+    assert told["`status.closureReason`"] == {reason.value for reason in rules.CLOSING} | {"RandomPreempt"}
