@@ -1,1 +1,1 @@
-"""local."""
+"""The theatre of one machine: a daemon, its socket, and real processes."""

@@ -1,1 +1,1 @@
-"""sim."""
+"""The theatre of virtual time: scenarios, random worlds and their auditor, and traces."""
