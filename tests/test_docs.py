@@ -114,3 +114,12 @@ def test_the_page_on_leases_names_every_role_and_reason() -> None:
     assert told["`slice.role`"] == {role.value for role in Role}
     assert told["`reason`"] == {reason.value for reason in rules.OPENING}
     assert told["`status.closureReason`"] == {reason.value for reason in rules.CLOSING} | {"RandomPreempt"}
+
+
+def test_the_tour_names_files_that_are_there_and_all_of_the_engine() -> None:
+    tour = (ROOT / "docs/design/architecture.md").read_text()
+    named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+\.py)`", tour)}
+    there = {path.name for path in (ROOT / "src").rglob("*.py")}
+    assert named - there == set()
+    engine = {path.name for path in (ROOT / "src/fairlease/engine").glob("*.py")} - {"__init__.py"}
+    assert engine - named == set(), "a newcomer does not find these"
