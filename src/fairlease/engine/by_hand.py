@@ -63,8 +63,10 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     """Who must give way so that what was asked is free; None where it is, a refusal where it cannot be."""
     asked, flavor = command.asked, command.flavor
     pod, group = asked.gpus_per_pod, asked.group_gpus or asked.gpus_per_pod
-    if asked.gpus < 1 or pod < 1 or asked.gpus % pod or group % pod:
+    if asked.gpus < 1 or pod < 1 or asked.gpus % pod:
         return Refusal(Reason.InvalidRequest, f"{asked.gpus} GPUs do not divide into pods of {pod}", {})
+    if group < 1 or group % pod:
+        return Refusal(Reason.InvalidRequest, f"groups of {group} GPUs do not divide into pods of {pod}", {})
     pool = state.capacity.pools.get(flavor)
     mask = 0 if pool is None else pool.nodes_matching(command.location)
     if pool is None or not mask:

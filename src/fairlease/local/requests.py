@@ -16,7 +16,7 @@ from fairlease.local.access import Denied
 from fairlease.local.protocol import EXIT_FORBIDDEN, EXIT_INVALID, EXIT_REFUSED, Error
 from fairlease.local.server import Refused
 from fairlease.model.amount import parse_instant
-from fairlease.model.document import Findings, Trail
+from fairlease.model.document import INTEGER_MAX, Findings, Trail
 from fairlease.model.objects import BudgetObject, RunObject, read_object
 from fairlease.model.record import Key, key
 from fairlease.reason import Reason
@@ -235,7 +235,11 @@ A = TypeVar("A", bound=Args)
 
 
 def read_args(kind: type[A], raw: dict[str, Any]) -> A:
-    """A verb's arguments."""
+    """A verb's arguments; a number among them may end up in the ledger, and is no larger than one in a file may be."""
+    for name, value in raw.items():
+        if isinstance(value, int) and abs(value) > INTEGER_MAX:
+            message = f"{name}: {value}: integers go up to {INTEGER_MAX}"
+            raise refused(Reason.InvalidRequest, message, remedy="give a smaller number")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
