@@ -6,7 +6,7 @@ READY  := .venv/ready
 CODE    = $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down controlplane test check fix bench clean
+.PHONY: help demo cluster cluster-down controlplane test check fix bench histories clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fix: $(READY) ## write: what the linter and the formatter can mend, and the gene
 
 bench: $(READY) ## measure, and compare with the ranges we promise
 	$(BIN)/python -m bench
+
+histories: $(READY) ## 10,000 random films with the auditor, on two processors; prints the seed of each that breaks a claim
+	$(BIN)/python -m tools.histories
 
 clean: ## remove all that make has made
 	rm -rf .venv .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -2,9 +2,12 @@
 
     gang      one run of 512 pods, from the Run's creation until every pod is bound; floor: 512 leases, 512 pods, 512 bindings
     burst     1,000 runs of one pod each, created at once; floor: the same for 1,000, and the creation of the runs themselves
+    swap      a node goes; from then until the pod that takes over is bound; floor: the same writes, each when it can be made
     start     5,000 nodes and 20,000 open leases: from the start of the process to its first decision
     idle      the same cluster: the share of a core that the controller takes while nothing happens
+    beats     the same cluster: every node's kubelet says that it lives; no decision may come of it
     decision  the same cluster: from the creation of a Run until its entry is in the ledger, as a watch sees it
+    snapshot  the same cluster: the ledger is opened, folded, and kept as a snapshot
 
 The floor is measured before and after each round, by the client that the controller itself uses, with nothing else in its process:
 where a machine is busy with other things, only the ratios say something. No kubelet plays along: pods are bound and stay so.
@@ -13,73 +16,19 @@ where a machine is busy with other things, only the ratios say something. No kub
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from tools.controlplane import Plane, Rack
-
+from bench.cluster_size import size
+from bench.cluster_stage import OWNER_NAME, TEAM, Bench, Watcher, an_object, on_a_plane, prepare
 from bench.synthetic import Figures, progress
 from fairlease.kube.connection import Api
-from fairlease.kube.informer import Change, Informer, What
-from fairlease.kube.kubeconfig import Access, from_files
-from fairlease.kube.policy import CONTROLLER, OWNER
-from fairlease.kube.resource import BUDGETS, LEASES, LEDGER_ENTRIES, NAMESPACES, NODES, PODS, RUNS, Resource
-from fairlease.kube.seen import PodSeen, Seen
+from fairlease.kube.names import RANK, RUN
+from fairlease.kube.resource import LEASES, LEDGER_ENTRIES, NODES, PODS, RUNS
 
-ROOT = Path(__file__).resolve().parents[1]
-GROUPS = ("system:serviceaccounts", "system:authenticated")
-TEAM, OWNER_NAME, FLAVOR = "bench", "org:bench", "H100-80GB"
 ROUNDS = 3
-PATIENCE_S = 900.0
-
-
-class Bench:
-    """A control plane, a controller in a process of its own, and the client that measures."""
-
-    def __init__(self, plane: Plane, access: Access) -> None:
-        self.plane, self.access = plane, access
-        self.process: subprocess.Popen[bytes] | None = None
-        self.number = 0
-
-    @contextmanager
-    def controller(self) -> Iterator[int]:
-        """A controller that runs; gives its process id."""
-        with (self.plane.folder / "controller.log").open("ab") as log:
-            kubeconfig = self.plane.kubeconfig(CONTROLLER, GROUPS)
-            command = [sys.executable, "-m", "fairlease", "controller", "--kubeconfig", str(kubeconfig)]
-            process = subprocess.Popen([*command, "--identity", "bench", "--metrics-port", "0"], stderr=log, stdout=log)
-        try:
-            yield process.pid
-        finally:
-            process.kill()
-            process.wait()
-
-    def run(self, pods: int) -> dict[str, Any]:
-        """A Run of pods with one GPU each."""
-        self.number += 1
-        container = {"name": "work", "image": "example.invalid/work:1"}
-        spec = {
-            "owner": OWNER_NAME,
-            "resources": {"gpuType": FLAVOR, "totalGPUs": pods},
-            "gpusPerPod": 1,
-            "template": {"spec": {"containers": [container]}},
-        }
-        return _object(RUNS, f"run-{self.number}", spec)
-
-
-def _object(what: Resource, name: str, spec: dict[str, Any], **more: object) -> dict[str, Any]:
-    namespace = {"namespace": TEAM} if what.namespaced else {}
-    return {
-        "apiVersion": what.api_version, "kind": what.kind, "metadata": {"name": name, **namespace}, "spec": spec, **more
-    }  # fmt: skip
 
 
 # --- the floor -------------------------------------------------------------------------------------------------------------
@@ -97,14 +46,14 @@ def _floor_lease(name: str) -> dict[str, Any]:
         "paidByEnvelope": "main",
         "reason": "Start",
     }
-    return _object(LEASES, name, spec)
+    return an_object(LEASES, name, spec)
 
 
 def _floor_pod(name: str) -> dict[str, Any]:
     env = [{"name": f"VARIABLE_{number}", "value": "a value of some length"} for number in range(13)]
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     container = {"name": "work", "image": "example.invalid/work:1", "env": env, "resources": resources}
-    pod = _object(PODS, name, {"schedulerName": "fairlease", "restartPolicy": "Never", "containers": [container]})
+    pod = an_object(PODS, name, {"schedulerName": "fairlease", "restartPolicy": "Never", "containers": [container]})
     pod["metadata"]["labels"] = {"app": "floor"}
     return pod
 
@@ -127,44 +76,6 @@ async def floor(api: Api, count: int, extra: Callable[[], list[Awaitable[object]
 
 
 # --- what is measured ------------------------------------------------------------------------------------------------------
-
-
-class Watcher:
-    """Sees pods being bound, leases being written, and entries being appended."""
-
-    def __init__(self, api: Api) -> None:
-        self.bound: set[str] = set()
-        self.entries = self.written = 0
-        self._changed = asyncio.Event()
-        self.pods = Informer(api, PODS, PodSeen, self._pod, namespace=TEAM, labels="rq.davidlangworthy.io/run")
-        self.leases = Informer(api, LEASES, Seen, self._lease, namespace=TEAM, labels="rq.davidlangworthy.io/run")
-        self.ledger = Informer(api, LEDGER_ENTRIES, Seen, self._entry)
-
-    def _pod(self, change: Change[PodSeen]) -> None:
-        if change.what is What.DELETED:
-            self.bound.discard(change.object.metadata.name)
-        elif change.object.node:
-            self.bound.add(change.object.metadata.name)
-        self._changed.set()
-
-    def follow(self) -> list[asyncio.Task[None]]:
-        """Begin to watch."""
-        return [asyncio.create_task(each.run()) for each in (self.pods, self.leases, self.ledger)]
-
-    def _lease(self, change: Change[Seen]) -> None:
-        self.written += change.what is What.ADDED
-        self._changed.set()
-
-    def _entry(self, change: Change[Seen]) -> None:
-        self.entries += change.what is What.ADDED
-        self._changed.set()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that pods or entries tell."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
 
 
 class Took(NamedTuple):
@@ -220,20 +131,6 @@ async def _delete(api: Api, watch: Watcher, bodies: list[dict[str, Any]]) -> Non
     await asyncio.sleep(3)
 
 
-async def prepare(api: Api, nodes: int, gpus: int) -> None:
-    """A namespace with money, and nodes."""
-    await api.create(NAMESPACES, {"metadata": {"name": TEAM, "annotations": {OWNER: OWNER_NAME}}})
-    envelope = {"name": "main", "flavor": FLAVOR, "selector": {"region": "*"}, "concurrency": 1_000_000}
-    await api.create(BUDGETS, _object(BUDGETS, "money", {"owner": OWNER_NAME, "envelopes": [envelope]}), TEAM)
-    rack = Rack(nodes=nodes, gpus=gpus, flavor=FLAVOR, per_domain=16, pods="2000")
-    await asyncio.gather(*(api.create(NODES, each) for each in rack.objects()))
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def writes(bench: Bench, *, pods: int, runs: int) -> dict[str, Figures]:
     """The gang and the burst."""
     async with Api(bench.access) as api, Api(bench.access) as eyes:
@@ -251,11 +148,14 @@ async def writes(bench: Bench, *, pods: int, runs: int) -> dict[str, Figures]:
             for number in range(ROUNDS):
                 progress(f"cluster: {runs} runs at once, round {number + 1}")
                 bursts.append(await burst(bench, api, watch, runs))
+            progress("cluster: swaps")
+            swapped = await swaps(bench, api, watch, ROUNDS)
         for each in following:
             each.cancel()
     return {
         "cluster: gang": {"pods": pods, **_against_the_floor(gangs)},
         "cluster: burst": {"runs": runs, **_against_the_floor(bursts)},
+        "cluster: swap": swapped,
     }
 
 
@@ -273,66 +173,91 @@ def _against_the_floor(rounds: list[Took]) -> Figures:
     }
 
 
-async def size(bench: Bench, *, nodes: int, leases: int) -> dict[str, Figures]:
-    """A large cluster: start, idleness, decision."""
-    async with Api(bench.access) as api, Api(bench.access) as eyes:
-        progress(f"cluster: {nodes} nodes")
-        await prepare(api, nodes, 8)
-        watch = Watcher(eyes)
-        following = watch.follow()
-        each = 500
-        with bench.controller():
-            for count in range(each, leases + 1, each):
-                progress(f"cluster: {count} leases")
-                await api.create(RUNS, bench.run(each), TEAM)
-                await watch.until(lambda wanted=count: len(watch.bound) >= wanted)  # type: ignore[misc]  # bound to its count
-            await asyncio.sleep(20)
-        await api.create(RUNS, bench.run(1), TEAM)
-        entries, begun = watch.entries, time.perf_counter()
-        progress("cluster: start")
-        with bench.controller() as pid:
-            await watch.until(lambda: watch.entries > entries)
-            start_s = time.perf_counter() - begun
-            start_cpu_s = _cpu_s(pid)
-            await asyncio.sleep(20)
-            progress("cluster: idle")
-            cpu, begun = _cpu_s(pid), time.perf_counter()
-            await asyncio.sleep(30)
-            idle = (_cpu_s(pid) - cpu) / (time.perf_counter() - begun)
-            progress("cluster: decisions")
-            seconds = []
-            for _ in range(20):
-                entries = watch.entries
-                begun = time.perf_counter()
-                await api.create(RUNS, bench.run(1), TEAM)
-                await watch.until(lambda had=entries: watch.entries > had)  # type: ignore[misc]  # bound to its count
-                seconds.append(time.perf_counter() - begun)
-                await asyncio.sleep(0.5)
-        for task in following:
-            task.cancel()
-    median_ms = round(statistics.median(seconds) * 1000, 1)
+# --- a swap ----------------------------------------------------------------------------------------------------------------
+
+
+def _safe_run(bench: Bench) -> dict[str, Any]:
+    """Two groups of four pods, each with a spare."""
+    body = bench.run(64)
+    body["spec"] |= {"gpusPerPod": 8, "sparesPerGroup": 8, "locality": {"groupGPUs": 32}}
+    return body
+
+
+async def swap_floor(api: Api, watch: Watcher) -> float:
+    """Seconds that a bare client needs for a swap: an entry, then what can follow at once, then a binding where the spare lay."""
+    mark = f"floor-{time.monotonic_ns()}"
+    names = {each: f"{mark}-{each}" for each in ("lost", "spare", "new")}
+    for each in ("lost", "spare"):
+        pod = _floor_pod(names[each])
+        pod["metadata"]["labels"] = {RUN: "floor"}
+        await api.create(PODS, pod, TEAM)
+        await api.create(LEASES, _floor_lease(names[each]), TEAM)
+        await api.bind(TEAM, names[each], "gpu-1")
+    await watch.until(lambda: {names["lost"], names["spare"]} <= watch.bound)
+    new = _floor_pod(names["new"])
+    new["metadata"]["labels"] = {RUN: "floor"}
+    closed = {"closed": True, "endTime": "2026-01-02T00:00:00Z", "closureReason": "Swap"}
+    operations = [{"op": "add", "path": "/status", "value": closed}]
+    entry = _floor_entry(mark)
+    begun = time.perf_counter()
+    await api.create(LEDGER_ENTRIES, entry)
+    await asyncio.gather(
+        *(api.delete(PODS, names[each], TEAM, grace_s=0) for each in ("lost", "spare")),
+        *(api.patch(LEASES, names[each], operations, TEAM, sub="status") for each in ("lost", "spare")),
+        api.create(LEASES, _floor_lease(names["new"]), TEAM),
+        api.create(PODS, new, TEAM),
+    )
+    await watch.until(lambda: names["spare"] not in watch.bound)
+    await api.bind(TEAM, names["new"], "gpu-1")
+    await watch.until(lambda: names["new"] in watch.bound)
+    took = time.perf_counter() - begun
+    await api.delete(PODS, names["new"], TEAM, grace_s=0)
+    await asyncio.gather(*(api.delete(LEASES, each, TEAM) for each in names.values()))
+    return took
+
+
+def _floor_entry(mark: str) -> dict[str, Any]:
+    """As long as the entry of a swap, and part of nothing: whoever reads the ledger passes it over."""
+    spec = {"seq": 1, "at": 1, "hash": "0" * 64, "role": "Snapshot", "part": 1, "body": "x" * 1_000, "writer": mark}
+    return an_object(LEDGER_ENTRIES, f"s-000000000001-{mark}", spec)
+
+
+async def swap_once(bench: Bench, api: Api, watch: Watcher) -> tuple[float, float, int]:
+    """One swap: its seconds, those of its floor, and how many pods besides the two were touched."""
+    body = _safe_run(bench)
+    had = len(watch.bound)
+    await api.create(RUNS, body, TEAM)
+    await watch.until(lambda: len(watch.bound) >= had + 10)
+    await asyncio.sleep(3)  # until everything is written
+    floors = [await swap_floor(api, watch) for _ in range(3)]
+    name = body["metadata"]["name"]
+    ranks = {each: pod for each, pod in watch.pods.objects.items() if pod.metadata.annotations.get(RUN) == name}
+    lost = next(pod for pod in ranks.values() if RANK in pod.metadata.labels)
+    before = {each: pod.metadata.resource_version for each, pod in watch.pods.objects.items()}
+    bound = set(watch.bound)
+    await api.delete(NODES, lost.node)
+    begun = time.perf_counter()
+    await watch.until(lambda: bool(watch.bound - bound))
+    took = time.perf_counter() - begun
+    await asyncio.sleep(2)
+    kept = {each: pod.metadata.resource_version for each, pod in watch.pods.objects.items() if each in before}
+    touched = sum(kept.get(each) != version for each, version in before.items()) - 2  # the lost one, and the spare's
+    return took, statistics.median(floors), touched
+
+
+async def swaps(bench: Bench, api: Api, watch: Watcher, rounds: int) -> Figures:
+    """Several swaps, each of a fresh run beside those before it."""
+    found = [await swap_once(bench, api, watch) for _ in range(rounds)]
+    over = statistics.median(took / floor_s for took, floor_s, _ in found)
+    touched = sum(each for *_, each in found)
     return {
-        "cluster: size": {
-            "nodes": nodes,
-            "leases": leases,
-            "start_seconds": round(start_s, 1),
-            "start_cpu_seconds": round(start_cpu_s, 1),
-            "idle_share_of_a_core": round(idle, 4),
-            "decision_median_ms": median_ms,
-            "decision_least_ms": round(min(seconds) * 1000, 1),
-            "target": "first decision < 15 s after the start; idle < 5 % of a core; decision < 50 ms after a watch event",
-            "met": start_s < 15 and idle < 0.05 and median_ms < 50,
-        }
+        "bound_ms": [round(took * 1000, 1) for took, *_ in found],
+        "floor_ms": [round(floor_s * 1000, 1) for _, floor_s, _ in found],
+        "bound_over_floor": round(over, 2),
+        "other_pods_touched": touched,
+        "target": "the replacement is bound within 1.5 × the floor of its writes; no other pod of any run is touched",
+        "met": over <= 1.5 and touched == 0,
     }
-
-
-def on_a_plane(measure: Callable[[Bench], Any]) -> dict[str, Figures]:
-    """Measure on a control plane made for it."""
-    with tempfile.TemporaryDirectory() as folder, Plane(Path(folder)) as plane:
-        plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
-        bench = Bench(plane, from_files([plane.kubeconfig("bench", ("system:masters", "fairlease:controllers"))]))
-        found: dict[str, Figures] = asyncio.run(measure(bench))
-        return found
 
 
 def run(*, quick: bool = False) -> dict[str, Figures]:

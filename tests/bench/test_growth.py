@@ -20,6 +20,7 @@ from bench.synthetic import DOMAIN_NODES, asked, cluster, request, run_key
 
 from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR, MINUTE
+from fairlease.model.config import Config
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
 
@@ -105,6 +106,22 @@ def test_an_end_does_not_wake_a_queue_that_it_gives_no_room(distinct: bool) -> N
 def _ended(scheduler: Scheduler) -> None:
     with scheduler.what_if(scheduler.state.at + 1, cmd.WorkEnded(run_key(3), 1, 0)) as decision:
         assert not decision.tries, "nobody was tried in vain"
+
+
+def test_an_end_does_not_wake_those_who_wait_behind_a_lien() -> None:
+    def work(pending: int) -> int:
+        scheduler = cluster(64, 10)
+        at = scheduler.state.at
+        scheduler.tick(at, cmd.Configure(Config(notice=None)))
+        for number in range(64):
+            scheduler.tick(at, asked(number, request(number % 10, 8)))
+        scheduler.tick(at, asked(64, request(0, 512, group=32)))
+        for number in range(65, 65 + pending):
+            scheduler.tick(at, asked(number, request(number % 10, 8, limit=1_000 * HOUR + number)))
+        assert len(scheduler.state.queue.shapes) == 1 + pending
+        return calls(lambda: _ended(scheduler))
+
+    assert work(200) <= 1.2 * work(20)
 
 
 def test_one_more_of_many_that_wait_alike_costs_no_more_than_the_second() -> None:

@@ -55,8 +55,9 @@ def test_the_same_trace_gives_the_same_json_each_time(ask: Ask, tmp_path: Path) 
         "backfill",
         "preemptions",
         "series",
+        "forecast",
     }
-    assert "forecast" not in first
+    assert "forecast" not in replay(ask, path, "--budgets", "fair", "--forecasts", "0")
 
 
 def test_the_page_stands_alone_and_can_be_heard(ask: Ask, tmp_path: Path) -> None:
@@ -117,6 +118,20 @@ def test_a_limit_and_settings_of_the_policy_are_taken(ask: Ask, tmp_path: Path) 
     assert found["runs"] == {"asked": 3, "ended": {"TimeLimit": 3}, "waiting": {}}
     free = replay(ask, path, *options, "--limits", "none", form="swf")
     assert free["runs"] == {"asked": 3, "ended": {"Completed": 3}, "waiting": {}}
+
+
+def test_a_replay_stands_beside_one_under_another_policy(ask: Ask, tmp_path: Path) -> None:
+    early = [(0, "a", 8, 600 * number) for number in range(1, 10)]
+    stream = [(300 * number, "b", 8, 3_000) for number in range(1, 40)]
+    path = philly(tmp_path, [*early, (60, "c", 72, 600), *stream])
+    options = ("--nodes", "9x8", "--against", "reservations=false")
+    beside = replay(ask, path, *options)["against"]
+    assert isinstance(beside, dict)
+    assert beside["waitMeanSecondsLarge"] == {"before": 17_340, "after": 5_340, "change": -12_000}
+    assert beside["utilisation"]["change"] < 0
+    told = ask("simulate", "--trace", str(path), "--format", "philly", *options).stdout
+    assert re.search(r"^against +mean wait of runs over 64 GPUs: 4h49m before, 89m now$", told, re.MULTILINE)
+    assert re.search(r"^against +utilisation: [0-9.]+% before, [0-9.]+% now, -[0-9.]+ points$", told, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

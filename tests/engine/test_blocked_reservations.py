@@ -27,3 +27,14 @@ def test_a_reservation_that_lost_all_its_nodes_is_made_again_when_one_comes_back
     )
     world.wait(14 * MINUTE)
     assert world.how("big") == "Running"
+
+
+def test_a_lien_names_its_nodes_in_the_order_in_which_a_restart_reads_them() -> None:
+    world = World(*(node(f"a{number}") for number in range(4)), budget("alpha"), budget("beta"))
+    for number, gpus in enumerate((2, 8, 4, 8)):
+        world.submit(f"old-{number}", run("beta", gpus, pod=gpus))
+    world.submit("big", run("alpha", 24, pod=4))
+    hold = world.run("big").hold
+    assert hold is not None
+    assert len(hold.lien) > 2
+    assert list(hold.lien) == sorted(hold.lien)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
 from fairlease.engine import forecast, predict
+from fairlease.engine.belief import Belief
 from fairlease.engine.calibration import Calibration, calibrate
 from fairlease.engine.odds import odds
-from fairlease.engine.rehearsal import Rehearsal
+from fairlease.engine.rehearsal import STARTS_MIN, Rehearsal, Start
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
+from fairlease.ledger.live import RunState
 from fairlease.ledger.undo import UndoLog
-from fairlease.ledger.waits import REMEMBERED, Scored, Waits
+from fairlease.ledger.waits import REMEMBERED, WITNESSES, Waits
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.config import Config
 from fairlease.model.record import key
@@ -55,14 +57,17 @@ def test_runs_start_when_it_was_foreseen_if_work_ends_as_predicted() -> None:
     engine.now = world.now
     foreseen = Rehearsal(engine, forecast.waiting(world.scheduler.state)).play()
     assert set(foreseen) == {key("first"), key("second")}
+    state = world.scheduler.state
+    believed = {
+        each.key: predict.quantiles(state, each, world.now - (each.started_at or world.now))[1]
+        for each in state.runs.values()
+    }
     ends: dict[str, int] = {}
     seen: dict[str, int] = {}
     for _ in range(10):
-        state = world.scheduler.state
         for each in state.runs.values():
             if each.phase is Phase.RUNNING and each.key not in ends:
-                begun = each.started_at or 0
-                ends[each.key] = begun + predict.quantiles(state, each, world.now - begun)[1]
+                ends[each.key] = (each.started_at or 0) + believed[each.key]
                 if each.key in foreseen:
                     seen.setdefault(each.key, world.now)
         coming = sorted((when, name) for name, when in ends.items() if name in state.runs)
@@ -198,6 +203,12 @@ def test_forecasts_of_a_steady_queue_become_calibrated() -> None:
         world.now += MINUTE
     for entry in world.store.entries():
         fold.take(entry.at, entry.events)
+    scored = world.scheduler.state.waits.scored
+    whole = calibrate(fold.samples[-len(scored) :])
+    assert whole["forecasts"] == len(scored)
+    assert whole["insideP10P90"] == round(sum(row.inside for row in scored) / len(scored), 4)
+    assert whole["beforeP50"] == round(sum(row.before_p50 for row in scored) / len(scored), 4)
+    assert whole["meanAbsoluteErrorSeconds"] == round(sum(row.error for row in scored) / len(scored) / SECOND)
     found = calibrate(fold.samples[50:])
     assert found["forecasts"] > 150
     assert 0.7 < found["insideP10P90"] < 0.9
@@ -252,31 +263,96 @@ def test_odds_by_draws_say_how_many_and_come_near_what_is_exact() -> None:
     assert snapshot.freeze(world.scheduler.state) == before
 
 
-def scored(seed: int) -> Scored:
-    """Any row."""
-    dice = random.Random(seed)
-    errors = tuple(dice.randrange(-9999, 9999) for _ in range(5))
-    losses = tuple(dice.randrange(9999) for _ in range(5))
-    return Scored(errors, losses, inside=True, before_p50=False, before_p90=True, error=1, baseline_error=None)
+def learn(waits: Waits, undo: UndoLog, number: int, at: int) -> None:
+    """A run is forecast, and starts later, or is canceled, or waits on."""
+    dice = random.Random(number)
+    live = RunState(key(f"r{number}"), run(dice.choice("ab"), 8, 8), at, number)
+    play, wait = dice.randrange(9 * HOUR), dice.randrange(9 * HOUR)
+    told = ev.Foreseen(
+        run=live.key, p10=at, p50=at + play, p90=at + 2 * play, source=Reason.Predicted, why="", play=play, usual=wait
+    )
+    live.foreseen = live.foreseen_first = (at, told)
+    waits.told(undo, live.key, at, told)
+    if number % 3 == 0:
+        waits.started(undo, live, at + wait)
+    elif number % 3 == 1:
+        waits.gone(undo, live.key)
 
 
-rows = st.lists(st.integers(0, 99).map(scored), max_size=12)
-
-
-@given(rows, rows, st.sampled_from([0, 190, REMEMBERED - 3]))
-def test_what_starts_teach_in_a_trial_is_forgotten_with_it(
-    past: list[Scored], trial: list[Scored], before: int
-) -> None:
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 30), st.integers(0, 30), st.sampled_from([0, REMEMBERED - 3, WITNESSES - 3, 3 * WITNESSES]))
+def test_what_starts_teach_in_a_trial_is_forgotten_with_it(past: int, trial: int, before: int) -> None:
     undo, waits = UndoLog(), Waits()
-    filler = Scored((0,) * 5, (1,) * 5, inside=False, before_p50=False, before_p90=False, error=0, baseline_error=0)
-    for row in [filler] * before + past:
-        waits._learn(undo, row)
-    kept = waits.freeze(), [list(each) for each in waits.errors], list(waits.losses)
+    for number in range(before + past):
+        learn(waits, undo, number, number * HOUR)
+    kept, open_before = waits.freeze(), dict(waits.open)
     mark = undo.mark()
-    for row in trial:
-        waits._learn(undo, row)
+    for number in range(before + past, before + past + trial):
+        learn(waits, undo, number, number * HOUR)
     undo.rollback(mark)
-    assert (waits.freeze(), waits.errors, waits.losses) == kept
+    assert (waits.freeze(), waits.open) == (kept, open_before)
     thawed = Waits()
     thawed.thaw(waits.freeze())
-    assert (thawed.errors, thawed.losses) == (waits.errors, waits.losses)
+    assert (thawed.freeze(), thawed.open) == (kept, open_before)
+
+
+def test_what_a_queue_is_now_believed_to_wait_moves_forecasts_before_anybody_started() -> None:
+    """Everything was foreseen to start within the hour; a day later nobody has, and four more hours are thought to be left."""
+    undo, waits = UndoLog(), Waits()
+    starts = {}
+    for number in range(12):
+        at = number * 10 * MINUTE
+        told = ev.Foreseen(
+            run=key(f"r{number}"), p10=at, p50=at, p90=at, source=Reason.Predicted, why="", play=HOUR, usual=HOUR
+        )
+        waits.told(undo, told.run, at, told)
+        starts[told.run] = Start(DAY + 4 * HOUR, Reason.Predicted, None, DAY, 2 * DAY)
+    doubt = (-100, 0, 100)
+    assert Belief(waits, DAY, {}).waits(HOUR, HOUR, doubt)[1] == pytest.approx(HOUR, rel=0.01)
+    p10, p50, _ = Belief(waits, DAY, starts).waits(HOUR, HOUR, doubt)
+    assert p10 > HOUR / 2
+    assert p50 > 20 * HOUR
+
+
+def test_runs_asked_for_at_once_are_one_witness() -> None:
+    undo, waits = UndoLog(), Waits()
+    for number in range(100):
+        told = ev.Foreseen(run=key(f"r{number}"), p10=0, p50=0, p90=0, source=Reason.Predicted, why="", play=HOUR)
+        waits.told(undo, told.run, number, told)
+    assert len(waits.latest()) == 1
+
+
+def test_shares_lean_until_as_many_starts_come_before_as_should() -> None:
+    """Starts that always come after P90 push it up; the same happens to P50, and P10 stays where it is."""
+    undo, waits = UndoLog(), Waits()
+    for number in range(9):
+        at = number * DAY
+        live = RunState(key(f"r{number}"), run("a", 8, 8), at, number)
+        told = ev.Foreseen(
+            run=live.key, p10=at, p50=at + 1, p90=at + 2, source=Reason.Predicted, why="", play=HOUR, usual=HOUR
+        )
+        live.foreseen = live.foreseen_first = (at, told)
+        waits.told(undo, live.key, at, told)
+        waits.started(undo, live, at + HOUR)
+    low, middle, high = Belief(waits, 9 * DAY, {}).shares
+    assert (low, middle) == (100_000 + 9 * 3_000, 500_000 + 9 * 15_000)
+    assert high == 980_000
+
+
+def test_who_is_far_back_in_a_queue_is_forecast_by_what_is_ahead_of_it() -> None:
+    world = World(node("n1"), budget("a"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    for number in range(4):
+        world.submit(f"past{number}", run("a", 8, 8))
+        world.now += HOUR
+        world.end(f"past{number}")
+    for number in range(3 * STARTS_MIN):
+        world.submit(f"r{number}", run("a", 8, 8))
+    last = key(f"r{3 * STARTS_MIN - 1}")
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    whole = Rehearsal(engine, forecast.waiting(world.scheduler.state)).play()
+    alone = Rehearsal(engine, [last])
+    found = alone.play()[last]
+    assert alone.played == STARTS_MIN
+    assert found.at - world.now == pytest.approx(whole[last].at - world.now, rel=0.02)

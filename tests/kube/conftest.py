@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kube.tenancy import thing
+from tests.kube.tenancy import RBAC, bound_namespace, everything, grant, thing
 from tests.model.rows import LEASE, RUN
-from tools.controlplane import Missing, Plane, ensure
+from tools.controlplane import Api, Missing, Plane, ensure
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,3 +76,31 @@ def namespace(plane: Plane) -> Iterator[str]:
     assert made.ok, made.message
     yield name
     plane.api().delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="module")
+def home(plane: Plane) -> str:
+    """Mallory's namespace, bound to org:ai."""
+    name = bound_namespace(plane, "org:ai")
+    everything(plane, "mallory", name)
+    rules = [
+        {"apiGroups": [""], "resources": ["namespaces", "namespaces/status", "namespaces/finalize"], "verbs": ["*"]},
+    ]
+    said = plane.api().post(f"{RBAC}/clusterroles", {"metadata": {"name": "keeps-namespaces"}, "rules": rules})
+    assert said.ok or said.status == 409, said.message
+    grant(plane, "mallory", "keeps-namespaces")
+    return name
+
+
+@pytest.fixture(scope="module")
+def elsewhere(plane: Plane) -> str:
+    """Mallory's other namespace, which is bound to nobody."""
+    name = bound_namespace(plane, None)
+    everything(plane, "mallory", name)
+    return name
+
+
+@pytest.fixture
+def mallory(plane: Plane, home: str, elsewhere: str) -> Api:
+    assert home != elsewhere
+    return plane.api("mallory")

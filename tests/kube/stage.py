@@ -160,9 +160,13 @@ class Team:
         return self.status(name)
 
     def listed(self, where: str) -> list[dict[str, Any]]:
-        answer = self.api.get(where)
-        assert answer.ok, answer.message
-        return list(answer.body["items"])
+        """What a list holds, once it is served: after a restart of the server or of etcd that takes a moment."""
+
+        def served() -> Any:  # noqa: ANN401 - an answer
+            answer = self.api.get(where)
+            return answer if answer.ok else None
+
+        return list(eventually(served).body["items"])
 
     def pods(self) -> dict[str, dict[str, Any]]:
         return {each["metadata"]["name"]: each for each in self.listed(f"/api/v1/namespaces/{self.namespace}/pods")}

@@ -257,6 +257,32 @@ def test_a_half_open_connection_does_not_hang(frail: Plane) -> None:
     asyncio.run(act())
 
 
+def test_who_is_about_to_act_on_what_is_not_there_can_have_all_listed_again(frail: Plane) -> None:
+    namespace = a_namespace(frail, "again")
+
+    async def act() -> None:
+        async with (
+            cable_to(frail.port) as cable,
+            connected(frail) as api,
+            connected(frail, cable.port) as far,
+            following(far, CONFIG_MAPS, namespace) as follower,
+        ):
+            informer = follower.informer
+            informer.refresh(60.0)
+            assert informer.synced.is_set(), "it was heard of just now"
+            cable.mute = True
+            await make(api, CONFIG_MAPS, namespace, "unheard")
+            cable.mend()
+            assert f"{namespace}/unheard" not in informer.objects
+            informer.refresh(0.0)
+            await asyncio.wait_for(informer.synced.wait(), 10)
+            assert f"{namespace}/unheard" in informer.objects
+            await make(api, CONFIG_MAPS, namespace, "later")
+            await until(lambda: f"{namespace}/later" in informer.objects, "it goes on following")
+
+    asyncio.run(act())
+
+
 def test_what_was_deleted_while_we_were_away_is_told(frail: Plane) -> None:
     namespace = a_namespace(frail, "away")
 

@@ -99,11 +99,22 @@ def test_a_template_cannot_speak_for_another_rank_nor_choose_its_own_end() -> No
 
 
 def test_work_that_saves_itself_has_the_time_for_it() -> None:
-    assert bodies(a_run(a_template()))["train-1-0"]["spec"].get("terminationGracePeriodSeconds") is None
+    assert bodies(a_run(a_template()))["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 30
     patient = bodies(a_run(a_template(), checkpoint=10 * MINUTE))["train-1-0"]["spec"]
     assert patient["terminationGracePeriodSeconds"] == 600
     own = bodies(a_run(a_template(terminationGracePeriodSeconds=5), checkpoint=10 * MINUTE))["train-1-0"]["spec"]
     assert own["terminationGracePeriodSeconds"] == 5
+
+
+def test_work_that_was_cut_holds_its_gpus_no_longer_than_the_cluster_allows() -> None:
+    for run in (
+        a_run(a_template(terminationGracePeriodSeconds=10**9)),
+        a_run(a_template(), checkpoint=10_000 * MINUTE),
+    ):
+        assert bodies(run)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 600
+    guest = a_run(a_template(terminationGracePeriodSeconds=60))
+    guest.spec = replace(guest.spec, opportunistic=True)
+    assert bodies(guest)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 2
 
 
 def test_work_without_a_claim_ends_soon_whatever_its_template_says() -> None:

@@ -9,78 +9,14 @@ import time
 from typing import Any
 
 import pytest
-from tests.kube.tenancy import bound_namespace, controller, path, thing
+from tests.kube.tenancy import SOMEONE, bound_namespace, controller, denied, grant, path, pod, pods, thing
 from tests.model.rows import BUDGET, LEASE, RUN, changed
 from tests.model.tables import table
-from tools.controlplane import Answer, Api, Plane
+from tools.controlplane import Api, Plane
 
 from fairlease.kube.policy import CONTROLLERS, OWNER, POLICIES
 
 LABEL = "rq.davidlangworthy.io/run"
-SOMEONE = {"name": "c", "image": "example.invalid/x:1"}
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-
-
-def grant(plane: Plane, user: str, role: str, namespace: str = "", kind: str = "ClusterRole") -> None:
-    """Bind a user to a role, in a namespace or everywhere."""
-    where = f"{RBAC}/namespaces/{namespace}/rolebindings" if namespace else f"{RBAC}/clusterrolebindings"
-    said = plane.api().post(
-        where,
-        {
-            "metadata": {"name": f"{user}-{role}"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        },
-    )
-    assert said.ok or said.status == 409, said.message
-
-
-def everything(plane: Plane, user: str, namespace: str) -> None:
-    """All rights in one namespace."""
-    rules = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
-    assert plane.api().post(f"{RBAC}/namespaces/{namespace}/roles", {"metadata": {"name": "all"}, "rules": rules}).ok
-    grant(plane, user, "all", namespace, kind="Role")
-
-
-@pytest.fixture(scope="module")
-def home(plane: Plane) -> str:
-    """Mallory's namespace, bound to org:ai."""
-    name = bound_namespace(plane, "org:ai")
-    everything(plane, "mallory", name)
-    rules = [
-        {"apiGroups": [""], "resources": ["namespaces", "namespaces/status", "namespaces/finalize"], "verbs": ["*"]},
-    ]
-    assert plane.api().post(f"{RBAC}/clusterroles", {"metadata": {"name": "keeps-namespaces"}, "rules": rules}).ok
-    grant(plane, "mallory", "keeps-namespaces")
-    return name
-
-
-@pytest.fixture(scope="module")
-def elsewhere(plane: Plane) -> str:
-    """Mallory's other namespace, which is bound to nobody."""
-    name = bound_namespace(plane, None)
-    everything(plane, "mallory", name)
-    return name
-
-
-@pytest.fixture
-def mallory(plane: Plane, home: str, elsewhere: str) -> Api:
-    assert home != elsewhere
-    return plane.api("mallory")
-
-
-def pod(name: str = "p", containers: list[dict[str, Any]] | None = None, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - a pod's spec is of any shape
-    return {"metadata": {"name": name}, "spec": {"containers": containers or [SOMEONE], **spec}}
-
-
-def pods(namespace: str, name: str = "", subresource: str = "") -> str:
-    return "/".join(["/api/v1/namespaces", namespace, "pods", *filter(None, (name, subresource))])
-
-
-def denied(said: Answer, words: str) -> None:
-    assert said.status in (403, 422), said
-    assert "ValidatingAdmissionPolicy" in said.message, said.message
-    assert words in said.message, said.message
 
 
 # ---------------------------------------------------------------------------------------------------- who may spend
@@ -297,6 +233,7 @@ def test_a_tenant_cannot_name_a_service_as_ours(mallory: Api, home: str) -> None
 
 
 GPU = {"limits": {"nvidia.com/gpu": 1}}
+CLASS = "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 
 
 @table(
@@ -309,6 +246,22 @@ GPU = {"limits": {"nvidia.com/gpu": 1}}
         "GPUs before the work": (
             {"spec": {"initContainers": [{"name": "i", "resources": GPU}]}},
             "spec.template.spec.initContainers",
+        ),
+        "a part of a GPU": (
+            {"spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}]}},
+            "spec.template.spec.containers",
+        ),
+        "devices of a class": (
+            {"spec": {"containers": [{"name": "c", "resources": {"limits": {CLASS: 1}}}]}},
+            "spec.template.spec.containers",
+        ),
+        "devices of a class before the work": (
+            {"spec": {"initContainers": [{"name": "i", "resources": {"requests": {CLASS: 1}}}]}},
+            "spec.template.spec.initContainers",
+        ),
+        "a gate of its own": (
+            {"spec": {"schedulingGates": [{"name": "example.com/later"}]}},
+            "spec.template.spec.schedulingGates",
         ),
         "GPUs by a claim": ({"spec": {"resourceClaims": [{"name": "g"}]}}, "spec.template.spec.resourceClaims"),
     },
@@ -334,6 +287,7 @@ ASKING = {
     "a limit": pod(containers=[{**SOMEONE, "resources": GPU}]),
     "a second container": pod(containers=[SOMEONE, {**SOMEONE, "name": "d", "resources": GPU}]),
     "a part of a GPU": pod(containers=[{**SOMEONE, "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}]),
+    "a device of a class": pod(containers=[{**SOMEONE, "resources": {"limits": {CLASS: 1}}}]),
     "an init container": pod(initContainers=[{**SOMEONE, "name": "i", "resources": GPU}]),
     "a sidecar": pod(initContainers=[{**SOMEONE, "name": "i", "resources": GPU, "restartPolicy": "Always"}]),
 }

@@ -10,7 +10,9 @@ from tests.engine.build import World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
+from fairlease.model.lease import Role
 from fairlease.model.record import key
+from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor import Auditor, Violation
@@ -54,7 +56,16 @@ def test_films_together_show_every_kind_of_event_and_of_end() -> None:
     kinds = set(ev.Event.__subclasses__()) - {ev.Forecasted}  # which theatres ask for
     wanted = {kind.__name__ for kind in kinds} | {"owned", "shared", "borrowed", "Start", "Grow"}
     wanted |= {"Completed", "Fail", "NodeFailure", "TimeLimit", "Canceled", "BudgetExhausted", "Swap", "Shrink"}
-    wanted |= {"ReclaimOpportunistic", "ReclaimOverdrawn", "ReclaimedBySpare"}
+    wanted |= {
+        "ReclaimOpportunistic",
+        "ReclaimOverdrawn",
+        "ReclaimedBySpare",
+        "DropSpare",
+        "RandomPreempt",
+        "by hand",
+        "drill",
+    }
+    wanted |= {"SliceTaken", "SliceLost", "NotServed", "TooYoung", "MoneyBack", "BackOff", "Following"}
     wanted |= {"NoRoom", "NeverFits", "NoEnvelope", "SelectorMismatch", "WindowClosed", "ACLDenied", "BorrowLimit",
                "LendingCapExceeded", "ConcurrencyCapExceeded", "IntegralCapExceeded", "AggregateCapExceeded"}  # fmt: skip
     for seed in range(80):
@@ -64,10 +75,14 @@ def test_films_together_show_every_kind_of_event_and_of_end() -> None:
             film.play()
         for event in (event for entry in film.store.entries() for event in entry.events):
             wanted.discard(type(event).__name__)
-            if isinstance(event, ev.LeasesOpened | ev.LeasesClosed | ev.RunDeferred):
+            if isinstance(event, ev.LeasesOpened | ev.LeasesClosed | ev.RunDeferred | ev.ReservationMade):
                 wanted.discard(event.reason.value)
+            if isinstance(event, ev.OutcomeRecorded) and event.outcome.by_hand is not None:
+                wanted.discard("by hand")
             if isinstance(event, ev.LeasesOpened):
                 wanted -= {payer.fund.value for payer in event.payers}
+                if event.reason is Reason.Swap and any(cell.role is Role.SPARE for cell in event.cells):
+                    wanted.discard("drill")
         if not wanted:
             break
     assert not wanted
@@ -120,6 +135,15 @@ def opened(**changes: object) -> ev.LeasesOpened:
                         ev.RunEnded(run=key("held"), phase=Phase.COMPLETED, reason=Reason.Completed, message="", attempt=1),
                         ev.RunDeferred(runs=(key("held"),), reason=Reason.NoRoom, message="")]),
         ({"outcome", "cut", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.ReclaimOpportunistic)]),
+        ({"reservation"}, [ev.RunDeferred(runs=(key("next"),), reason=Reason.Reserved, message="")]),
+        ({"follow"}, [ev.RunDeferred(runs=(key("next"),), reason=Reason.Following, message="")]),
+        ({"outcome", "claim", "notice"}, [ev.OutcomeRecorded(name="outcome-1", outcome=OutcomeSpec(
+            claim=RunRef(namespace="default", name="next"), at=0, scope=Scope(flavor="H100"), deficit_gpus=1, previous="",
+            conflict_set=(key("held"),),
+            actions=(Cut(run=key("held"), leases=("held-1-0",), reason=Reason.DropSpare, gpus=4),)))]),
+        ({"shrink", "gang"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Shrink)]),
+        ({"gang", "terminal"}, [ev.RunEnded(
+            run=key("held"), phase=Phase.COMPLETED, reason=Reason.NodeFailure, message="", attempt=1)]),
         ({"overdrawn"}, [ev.BudgetRemoved(budget=key("org"))]),
         ({"node"}, [ev.NodeFailed(node="a0"), ev.NodeFailed(node="b0")]),
         ({"requeue"}, [ev.LeasesClosed(run=key("held"), reason=Reason.Fail),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
+FORECASTS = 1_000
+"""Forecasts that a replay makes at most, unless it is told otherwise."""
+
 _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
     click.option("--format", "form", type=click.Choice(("philly", "helios", "swf")), help="What the trace looks like."),
@@ -33,7 +36,8 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
     click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
-    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: 10]"),
+    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: ~1,000]"),
+    click.option("--against", multiple=True, metavar="KEY=VALUE", help="Replay it under another policy, too, and compare."),
     click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
     click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),
 )  # fmt: skip
@@ -62,11 +66,13 @@ def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
         )
     try:
         play, settings = _prepared(given)
+        other = _other(play, given)
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
         raise Failure(f"{given['trace']} cannot be replayed", code=BAD_INPUT, problems=problems) from None
-    _play(play, bar=bar)
-    _report(session, play, settings, html)
+    for each in (play, other) if other is not None else (play,):
+        _play(each, bar=bar)
+    _report(session, play, settings, html, other)
     return True
 
 
@@ -81,8 +87,18 @@ def _prepared(given: Given) -> tuple[TracePlay, dict[str, str]]:
     trace = read_trace(given["trace"], given["form"], start).first(given["limit"])
     stage = _stage(trace, given)
     settings = {"Budgets": given["budgets"] or "one", "Limits": given["limits"] or "trace"}
-    settings |= {"Config": ", ".join(given["config"])} if given["config"] else {}
+    settings |= {name.title(): ", ".join(given[name]) for name in ("config", "against") if given[name]}
     return TracePlay(trace, stage, MemoryStore() if given["audit"] else None), settings
+
+
+def _other(play: TracePlay, given: Given) -> TracePlay | None:
+    """The same replay under the policy to compare with, if one is named; it forecasts nothing."""
+    from fairlease.sim.trace_play import TracePlay
+
+    if not given["against"]:
+        return None
+    config = _config((*given["config"], *given["against"]))
+    return TracePlay(play.trace, play.stage._replace(config=config, forecasts=0))
 
 
 def _stage(trace: Trace, given: Given) -> Stage:
@@ -104,7 +120,7 @@ def _stage(trace: Trace, given: Given) -> Stage:
         given["budgets"] or "one",
         "",
     )
-    every = 10 if given["forecasts"] is None else given["forecasts"]
+    every = max(1, len(trace.jobs) // FORECASTS) if given["forecasts"] is None else given["forecasts"]
     return Stage(plan, money, asker, _config(given["config"]), every)
 
 
@@ -162,10 +178,14 @@ def _play(play: TracePlay, *, bar: bool) -> None:
         click.echo(f"{seconds / 3600:,.0f} h of trace in {time.monotonic() - began:,.1f} s", err=True)
 
 
-def _report(session: Session, play: TracePlay, settings: dict[str, str], html: str | None) -> None:
-    from fairlease.sim.trace_report import report, series
+def _report(
+    session: Session, play: TracePlay, settings: dict[str, str], html: str | None, other: TracePlay | None
+) -> None:
+    from fairlease.sim.trace_report import compare, report, series
 
     told = report(play)
+    if other is not None:
+        told["against"] = compare(report(other), told)
     audit = _audit(play)
     if audit is not None:
         told["audit"] = audit
@@ -216,6 +236,8 @@ def _tell(session: Session, told: Given) -> None:
     click.echo(f"preemptions   {cuts['total']:,}, {cuts['gpuHoursLost']:,.1f} GPU-hours lost")
     if "forecast" in told:
         click.echo(f"forecast      {_kept(told['forecast'])}")
+    if "against" in told:
+        _tell_against(told["against"])
     if told["runs"]["waiting"]:
         causes = ", ".join(f"{count:,} {reason}" for reason, count in told["runs"]["waiting"].items())
         click.echo(f"never started {causes}")
@@ -224,6 +246,21 @@ def _tell(session: Session, told: Given) -> None:
         for finding in told["audit"]["findings"]:
             click.echo(f"  {finding}")
     click.echo(f"head          {told['head']['seq']} {told['head']['hash']}")
+
+
+def _tell_against(beside: Given) -> None:
+    """What it was under the other policy, and is under this one."""
+    from fairlease.sim.trace_report import LARGE
+
+    for name, words in (
+        ("waitMeanSecondsLarge", f"mean wait of runs {LARGE}"),
+        ("waitMeanSeconds", "mean wait of all"),
+    ):
+        before, after = (beside[name][when] for when in ("before", "after"))
+        if before is not None and after is not None:
+            click.echo(f"against       {words}: {span(round(before * 1000))} before, {span(round(after * 1000))} now")
+    before, after = (beside["utilisation"][when] for when in ("before", "after"))
+    click.echo(f"against       utilisation: {before:.1%} before, {after:.1%} now, {100 * (after - before):+.1f} points")
 
 
 def _kept(forecast: Given) -> str:

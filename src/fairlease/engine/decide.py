@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, standing, swap
 from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
-from fairlease.engine.outlook import Horizon
+from fairlease.engine.horizon import Horizon
 from fairlease.engine.pack import could_fit, need_of
+from fairlease.engine.passage import opening
 from fairlease.engine.plan import Planner, bind, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
-from fairlease.ledger.live import Shape
+from fairlease.ledger.live import Shape, least_limit
 from fairlease.ledger.timers import Due
 from fairlease.model.record import Key
 from fairlease.model.reservation import ReservationState
@@ -274,13 +275,17 @@ class Engine:
         lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
         return Woken(list(found.values()), lines, dirty.arrived, due)
 
-    def _room_for(self, shape: Shape) -> bool:
-        """Whether a shape's footprint could find room; where there is work that would give way, only a try can tell."""
-        spec = shape.sample
-        if self.state.hosts if spec.opportunistic else self.state.opportunistic or self.state.overdrawn:
+    def _room_for(self, shape: Shape, order: int) -> bool:
+        """Whether anybody in a line, from this place on, could find room; where others would give way, only a try can tell."""
+        spec, state = shape.sample, self.state
+        if state.hosts if spec.opportunistic else state.opportunistic or state.overdrawn:
             return True
-        pool = self.state.capacity.pools.get(spec.resources.gpu_type)
-        return pool is None or could_fit(pool, need_of(spec, least_width(spec)))
+        pool = state.capacity.pools.get(spec.resources.gpu_type)
+        if pool is None:
+            return True
+        least = least_limit(spec)
+        way = opening(state, pool, order, None if least is None else self.now + least, free=spec.opportunistic)
+        return could_fit(pool, need_of(spec, least_width(spec)), way)
 
     def _try_in_order(self, woken: Woken) -> None:
         """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
@@ -295,14 +300,18 @@ class Engine:
             order, key, number = heappop(heap)
             shape = shapes.get(key)
             if shape is not None and order in shape.runs and (key not in refused or number == EXACT):
-                if number >= 0 and not self._room_for(shape):
+                if number >= 0 and not self._room_for(shape, order):
                     continue
                 refusal = self._start(shape.runs[order])
                 if refusal is not None:
                     refused.add(key)
-                    self._defer(shape, refusal, woken.arrived.get(key, []))
+                    self.defer(shape, refusal, woken.arrived.get(key, []))
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
+            elif (
+                number == FIRST and shape is not None and key not in refused
+            ):  # Who was first has started all the same.
+                heappush(heap, (shape.orders[0], key, FIRST))
             if number >= 0:
                 line = lines[number]
                 after = line.bisect_right(order)
@@ -347,7 +356,7 @@ class Engine:
         reserve.settle(self, run, ReservationState.RELEASED, Reason.Start)
         self.emit(opened)
         self.tries.append(Try(run.key, Reason.Start, 1, {}))
-        for other in reserve.displaced(self, opened) if self.state.holds else ():
+        for other in reserve.displaced(self, opened) if self.state.holds and not self.rehearses else ():
             reserve.make(
                 self, other, Planner(self.state, self.family, other, self.now), Reason.SliceTaken, f"by {run.key}"
             )
@@ -359,7 +368,7 @@ class Engine:
             return Refusal(Reason.Reserved, refusal.message, refusal.tally)
         return refusal
 
-    def _defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
+    def defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
         """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told."""
         first = shape.runs[shape.orders[0]]
         self.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
@@ -376,6 +385,9 @@ class Engine:
             )
         if not (shape.sample.opportunistic or self.rehearses):
             again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
+            closed = Reason.WindowClosed.value in refusal.tally
+            if refusal.reason is not Reason.Reserved:  # Another window may be what they wait for now, or none.
+                orders = [*orders, *(order for order, run in shape.runs.items() if closed or run.hold is not None)]
             for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
                 if order in shape.runs:
                     self._reserve(shape.runs[order], refusal)

@@ -16,8 +16,8 @@ ODD_MAX = 4
 """Groups that are not full: there is one at most, the last, unless somebody's labels were changed under them."""
 
 
-def steps(run: RunState) -> list[frozenset[int]]:
-    """The groups a malleable run can give up, in the order in which they go, each entry ending on its grid (SEMANTICS §7).
+def steps(run: RunState, gone: frozenset[int] = frozenset()) -> list[frozenset[int]]:
+    """The groups a malleable run can give up when `gone` went before, in order, each entry ending on its grid (SEMANTICS §7).
 
     Borrowed-funded groups first, then the highest index; what is left of a step is filled up by the same order.
     """
@@ -27,7 +27,7 @@ def steps(run: RunState) -> list[frozenset[int]]:
     widths: dict[int, int] = {}
     borrowed: set[int] = set()
     for lease in run.leases.values():
-        if lease.rank >= 0:
+        if lease.rank >= 0 and lease.group not in gone:
             widths[lease.group] = widths.get(lease.group, 0) + lease.gpus
             if lease.payer.fund is Fund.BORROWED:
                 borrowed.add(lease.group)

@@ -1,19 +1,19 @@
 """Forecast: when a waiting run will start, early, in the middle and late (SEMANTICS §6).
 
 A rehearsal of the engine gives one date. The owner's waits lately are another opinion. The spread around their blend is that of
-the errors that such forecasts made before (`ledger.waits`), so that four fifths of all starts come to lie between P10 and P90
+the errors that such forecasts made before (`engine.belief`), so that four fifths of all starts come to lie between P10 and P90
 whatever the cluster is like. What is certain bounds all of it: nothing starts in the past, a date by hard facts is kept.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.rehearsal import Rehearsal, Start
+from fairlease.engine.belief import Belief
+from fairlease.engine.rehearsal import STARTS_MIN, Rehearsal, Start
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import event as ev
-from fairlease.ledger.waits import PLAY_MIN, SHARES, centre, nats
+from fairlease.ledger.waits import PLAY_MIN, SHARES, nats
 from fairlease.model.amount import MINUTE, format_duration
 from fairlease.model.record import short
 from fairlease.model.run import Phase
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
 
-DOUBT = 2.0
-"""The rehearsal's own spread counts as much as so many starts that came out early, in the middle and late."""
-
 MOVED_MIN = MINUTE
 MOVED_SHARE = 4
 """A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
 
+COMPARED = STARTS_MIN
+"""Of runs that are forecast for the first time, as many at once are played with the baseline as well, to be compared with it."""
+
 CONFIDENT = 10
-"""Starts that must have been scored before their share says anything."""
+"""The share that is aimed at counts as much as so many starts, so that the first ones do not say too much."""
 
 
 class Outlook(NamedTuple):
@@ -50,10 +50,10 @@ class Outlook(NamedTuple):
 
 def outlooks(engine: Engine, wanted: Collection[Key]) -> dict[Key, Outlook]:
     """For every run named that would start if things went as predicted."""
-    return {
-        run: _outlook(engine.state, engine.state.runs[run], start, engine.now)
-        for run, start in Rehearsal(engine, wanted).play().items()
-    }
+    state, now = engine.state, engine.now
+    starts = Rehearsal(engine, wanted, state.waits.open).play()
+    belief = Belief(state.waits, now, starts)
+    return {run: _outlook(belief, state, state.runs[run], starts[run]) for run in wanted if run in starts}
 
 
 def waiting(state: State) -> list[Key]:
@@ -62,10 +62,12 @@ def waiting(state: State) -> list[Key]:
     return [run.key for run in sorted(found, key=lambda run: run.order)]
 
 
-def confidence(state: State) -> int | None:
-    """Of a hundred starts that had been forecast lately, how many came between P10 and P90; None while hardly any has."""
+def confidence(state: State) -> int:
+    """Of a hundred starts that had been forecast lately, how many came between P10 and P90."""
     scored = state.waits.scored
-    return None if len(scored) < CONFIDENT else round(100 * sum(row.inside for row in scored) / len(scored))
+    aimed_at = SHARES[-1] - SHARES[0]
+    inside = 1000 * sum(row.inside for row in scored) + CONFIDENT * aimed_at
+    return round(inside / (len(scored) + CONFIDENT) / 10)
 
 
 def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
@@ -80,7 +82,7 @@ def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
         return
     found = outlooks(engine, wanted)
     fresh = [run for run in found if state.runs[run].foreseen_first is None]
-    baseline = Rehearsal(engine, fresh, baseline=True).play() if fresh else {}
+    baseline = Rehearsal(engine, fresh[:COMPARED], baseline=True).play() if fresh else {}
     told = [run for run in wanted if run in found and _moved(state.runs[run], found[run], engine.now)]
     if told:
         remedies = Remedies(engine)
@@ -112,15 +114,12 @@ def _row(engine: Engine, run: RunState, found: Outlook, baseline: Start | None, 
     )
 
 
-def _outlook(state: State, run: RunState, start: Start, now: int) -> Outlook:
+def _outlook(belief: Belief, state: State, run: RunState, start: Start) -> Outlook:
+    now = belief.now
     usual = state.waits.usual(run.spec.owner, now - run.asked_at)
-    expert = state.waits.best()
-    middle = centre(expert, start.at - now, usual)
-    least = nats(PLAY_MIN)
-    own = nats(max(start.at - now, PLAY_MIN))
+    least, own = nats(PLAY_MIN), nats(max(start.at - now, PLAY_MIN))
     doubt = [max(least, nats(max(each - now, 1))) - own for each in (start.low, start.at, start.high)]
-    errors = state.waits.errors[expert]
-    waits = [round(math.exp((middle + _quantile(errors, doubt, share)) / 1000)) for share in SHARES]
+    waits = belief.waits(start.at - now, usual, doubt)
     p10, p50, p90 = (_bounded(run, now + wait, now) for wait in waits)
     return Outlook(p10, p50, p90, start, usual)
 
@@ -136,23 +135,13 @@ def _bounded(run: RunState, when: int, now: int) -> int:
     return max(when, now)
 
 
-def _quantile(errors: list[int], doubt: list[int], share: int) -> int:
-    """The value that the share (in thousandths) of errors does not exceed; `doubt`, three in order, weighs as `DOUBT` errors."""
-    weight = DOUBT / len(doubt)
-    sought = share / 1000 * (len(errors) + DOUBT)
-    for below in range(len(doubt) + 1):
-        place = max(0, math.ceil(sought - below * weight) - 1)
-        floor = doubt[below - 1] if below else -math.inf
-        ceiling = doubt[below] if below < len(doubt) else math.inf
-        if sought <= below * weight:
-            return doubt[below - 1]
-        if place < len(errors) and errors[place] < ceiling:
-            return int(max(errors[place], floor))
-    return doubt[-1]
+def unheard(run: RunState) -> bool:
+    """Whether a run that waits has no forecast yet, or none since its reservation was made."""
+    return run.foreseen is None or (run.hold is not None and run.hold.made_at > run.foreseen[0])
 
 
 def _moved(run: RunState, found: Outlook, now: int) -> bool:
-    if run.foreseen is None:
+    if run.foreseen is None or unheard(run):
         return True
     before = run.foreseen[1]
     enough = max(MOVED_MIN, (found.p50 - now) // MOVED_SHARE)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import lottery
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
-from fairlease.engine.resolve import Bench
+from fairlease.engine.resolve import Bench, in_order
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Sortition
-from fairlease.engine.victims import free_riders, funded, spares, whole, widths_of
+from fairlease.engine.victims import funded, whole
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     )
     bench = Bench(engine.state, seats)
     standing = funded(engine.state, claim)
-    for victim in (*free_riders(engine.state, claim), *spares(standing), *widths_of(standing)):
+    for victim in in_order(claim, standing, bench):
         if seats.fits():
             break
         bench.take(victim)
@@ -68,7 +68,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     if seats.fits():
         counted.leaf(1.0)
         return Odds(when, counted.chances, 0)
-    tokens = Sortition(engine.state, claim, standing, when, "", seats).tokens
+    tokens = Sortition(engine.state, claim, bench.left(standing), when, "", seats).tokens
     try:
         counted.walk(1.0, _by_owner(tokens))
     except TooMany:

@@ -8,7 +8,9 @@ earlier comes free after that one. Pods and groups follow from slots by counting
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush, merge
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
@@ -18,8 +20,9 @@ from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from fairlease.engine.horizon import Horizon
     from fairlease.engine.pack import Need
     from fairlease.ledger.capacity import Domain, NodeState, Pool
     from fairlease.ledger.live import RunState
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 
 EVER, NEVER = 0, 1 << 62
 """Earlier and later than any date."""
-
-REMEMBERED_MAX = 65_536
-"""Nodes that a horizon remembers."""
 
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
 """How a slot comes free, the least harmful first."""
@@ -41,11 +41,18 @@ CUTS = (SPARE, WIDTH, WHOLE)
 Ready = tuple[int, int]
 """(when, how)."""
 
+Rank = tuple[tuple[str | int, ...], str]
+"""A node's place in the order of names; no two have the same."""
+
+Slot = tuple[int, int, int]
+"""(when, how, slot)."""
+
 
 class Pod(NamedTuple):
-    """Room for one pod, from a time on."""
+    """Room for one pod, from a time on; in the order in which they come free, and then by node."""
 
     ready: Ready
+    rank: Rank
     node: NodeState
     slots: int
 
@@ -57,91 +64,82 @@ class Terms(NamedTuple):
     guess: bool
 
 
-class Horizon:
-    """What the newest claim sees, kept from tick to tick while nothing changed: by domain, size of a pod, and with guesses or not.
-
-    Only where no cuts count, whose dates move with the clock. All else is a time that stands until its node changes, or until a
-    guess is proved wrong; so what is remembered is what would be computed anew.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[Domain, int, bool], tuple[int, int, list[Pod]]] = {}
-        self._slots: dict[tuple[NodeState, bool], tuple[int, int, list[tuple[int, int, int]]]] = {}
-        self._budgets = 0
-
-    def pods(self, outlook: Outlook, domain: Domain, size: int) -> list[Pod]:
-        """As `Outlook.pods`, for a whole domain."""
-        if self._budgets != outlook.state.budgets_version or len(self._slots) > REMEMBERED_MAX:
-            self._known.clear()
-            self._slots.clear()
-            self._budgets = outlook.state.budgets_version
-        key = (domain, size, outlook.terms.guess)
-        version, wrong_at, found = self._known.get(key, (-1, 0, []))
-        if version != domain.version or wrong_at <= outlook.now:
-            found = [pod for node in domain.nodes.values() for pod in outlook.cut(node, self._of(outlook, node), size)]
-            found.sort(key=lambda pod: (pod.ready, pod.node.order))
-            wrong_at = min((self._slots[node, key[2]][1] for node in domain.nodes.values()), default=NEVER)
-            self._known[key] = (domain.version, wrong_at, found)
-        return found
-
-    def _of(self, outlook: Outlook, node: NodeState) -> list[tuple[int, int, int]]:
-        key = (node, outlook.terms.guess)
-        version, wrong_at, slots = self._slots.get(key, (-1, 0, []))
-        if version != node.version or wrong_at <= outlook.now:
-            slots = sorted(outlook.slots(node))
-            wrong_at = min((when for when, how, _ in slots if how == GUESSED), default=NEVER)
-            self._slots[key] = (node.version, wrong_at, slots)
-        return slots
-
-
 class Outlook:
     """What one claim sees of a pool, on the nodes of `mask`."""
 
     def __init__(self, state: State, claim: RunState, now: int, terms: Terms, horizon: Horizon | None = None) -> None:
-        near = state.standings.near.get(claim.spec.resources.gpu_type)
-        newest = not claim.displaced_by and (not near or near.peekitem(-1)[0] < claim.order)
-        self.horizon = horizon if newest and terms.cut_at is None and not state.overdrawn else None
+        self.horizon = horizon if terms.cut_at is None and not state.overdrawn else None
         self.state = state
         self.claim = claim
         self.now = now
         self.terms = terms
+        self._own: set[NodeState] | None = None
         self._runs: dict[str, tuple[Ready, frozenset[int]]] = {}
         self._leases: dict[tuple[str, Role, int, int], Ready] = {}
         self._afters: dict[str, Ready] = {}
 
     def pods(self, domain: Domain, mask: int, size: int) -> list[Pod]:
         """Room for pods of `size` GPUs in a domain, the earliest first."""
-        if self.horizon is not None and domain.mask & mask == domain.mask:
-            return self.horizon.pods(self, domain, size)
-        inside = [node for node in domain.nodes.values() if node.bit & mask]
-        found = [pod for node in inside for pod in self.cut(node, sorted(self.slots(node)), size)]
-        found.sort(key=lambda pod: (pod.ready, pod.node.order))
+        if self.horizon is None:
+            own, found = set(domain.nodes.values()), []
+        else:
+            found = self.horizon.pods(self, domain, size)
+            own = {node for node in self._seen_otherwise() if node.domain is domain}
+            if not own and domain.mask & mask == domain.mask:
+                return found
+            found = [pod for pod in found if pod.node.bit & mask and pod.node not in own]
+        for node in own:
+            if node.bit & mask:
+                found += self.cut(node, sorted(self.slots(node, self.claim.order)), size)
+        found.sort()
         return found
 
+    def _seen_otherwise(self) -> set[NodeState]:
+        """Nodes that the claim sees otherwise than the horizon: under its own lien, or of those who asked after it."""
+        if self._own is None:
+            near, nodes = self.state.standings.near.get(self.claim.spec.resources.gpu_type), self.state.capacity.nodes
+            later = () if near is None else near.irange(minimum=self.claim.order)
+            holds = [near[order].hold for order in later] if near is not None else []
+            names = {name for hold in holds if hold is not None for name in hold.lien}
+            self._own = {nodes[name] for name in names if name in nodes}
+        return self._own
+
     @staticmethod
-    def cut(node: NodeState, slots: list[tuple[int, int, int]], size: int) -> Iterator[Pod]:
+    def cut(node: NodeState, slots: list[Slot], size: int) -> Iterator[Pod]:
         """Pods of `size` GPUs, out of a node's slots in the order in which they come free."""
         if node.barred:
             return
+        rank = node.rank
         for first in range(0, len(slots) - size + 1, size):
-            chosen = slots[first : first + size]
-            last = chosen[-1]
-            if last[0] >= NEVER:
+            when, how, slot = slots[first + size - 1]
+            if when >= NEVER:
                 return
-            yield Pod((last[0], max(each[1] for each in chosen)), node, sum(1 << each[2] for each in chosen))
+            bits = 1 << slot
+            for place in range(first, first + size - 1):
+                bits |= 1 << slots[place][2]
+                how = max(how, slots[place][1])
+            yield Pod((when, how), rank, node, bits)
 
-    def slots(self, node: NodeState) -> list[tuple[int, int, int]]:
-        """(when, how, slot) for each slot of a node; what is free now has been so since ever."""
+    def slots(self, node: NodeState, order: int = NEVER) -> list[Slot]:
+        """When and how each slot of a node comes free for who asked in place `order`."""
+        return self.behind(self.held(node), node, order)
+
+    def behind(self, found: list[Slot], node: NodeState, order: int = NEVER) -> list[Slot]:
+        """The same slots, after those who asked earlier and have a lien on them."""
+        for run, slots in node.liens.items():
+            other = self.state.holds[run]
+            if other.order < order:
+                when, how = self._after(other)
+                found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
+        return found
+
+    def held(self, node: NodeState) -> list[Slot]:
+        """When and how whoever holds them now gives slots back; what is free has been so since ever."""
         found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
         for lease in node.leases.values():
             when, how = self._lease(lease)
             tenant = lease.role is Role.BORROWED
             found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
-        for run, slots in node.liens.items():
-            other = self.state.holds[run]
-            if other is not self.claim and other.order < self.claim.order:
-                when, how = self._after(other)
-                found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
         return found
 
     def _lease(self, lease: Lease) -> Ready:
@@ -263,9 +261,23 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
         whole = [pods for pods in by_domain if len(pods) >= need.pods]
         best = min(whole, key=lambda pods: pods[need.pods - 1].ready, default=None)
         return None if best is None else _fit(best[: need.pods])
+    when = _first_time(by_domain, need)
+    return None if when is None else _fit(_choose(by_domain, need, when))
+
+
+def _first_time(by_domain: list[list[Pod]], need: Need) -> int | None:
+    """The first time at which there is room for all groups.
+
+    Where they are alike it is when the last of so many is complete; a smaller one at the end may need less than that.
+    """
+    block = need.blocks[0]
+    groups = [pods[block.pods - 1 : block.groups * block.pods : block.pods] for pods in by_domain]
+    if len(need.blocks) == 1:
+        complete = next(islice(merge(*groups), block.groups - 1, None), None)
+        return None if complete is None else complete.ready[0]
     times = sorted({pod.ready[0] for pods in by_domain for pod in pods})
     place = bisect_left(times, 1, key=lambda when: int(_holds(by_domain, need, when)))
-    return None if place == len(times) else _fit(_choose(by_domain, need, times[place]))
+    return None if place == len(times) else times[place]
 
 
 def _hole(free: int, group: int) -> tuple[bool, int]:
@@ -280,7 +292,8 @@ def _nothing_before_the_cut(outlook: Outlook) -> bool:
         return False
     if any(due in (Due.DEADLINE, Due.WINDOW) for due, _ in state.timers.before(cut_at)):
         return False
-    limits = ((other.hold, other.spec.runtime.max_duration) for other in state.holds.values())
+    near = state.standings.near.get(outlook.claim.spec.resources.gpu_type, {})
+    limits = ((other.hold, other.spec.runtime.max_duration) for other in near.values())
     return not any(
         hold is not None and limit is not None and hold.earliest_start + limit < cut_at for hold, limit in limits
     )
@@ -293,7 +306,7 @@ def _suffices(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
 
 
 def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:
-    return [bisect_right(pods, when, key=lambda pod: pod.ready[0]) for pods in by_domain]
+    return [bisect_left(pods, ((when + 1,),)) for pods in by_domain]
 
 
 def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
@@ -307,16 +320,42 @@ def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
 
 
 def _choose(by_domain: list[list[Pod]], need: Need, when: int) -> list[Pod]:
-    """Groups where their pods come free first and with the least harm; the smaller last group from what is left."""
+    """Groups for which nobody is cut, where that is enough; else those whose pods come free first and with the least harm.
+
+    Of the former, those that come free last: what is free before is not needed until then, and is left to others.
+    """
     left = [pods[:count] for pods, count in zip(by_domain, _counts(by_domain, when), strict=True)]
+    unharmed = [[pod for pod in reversed(pods) if pod.ready[1] not in CUTS] for pods in left]
+    return _groups(unharmed, need, _earliness) or _groups(left, need, _harm)
+
+
+def _groups(left: list[list[Pod]], need: Need, key: Callable[[list[Pod]], int]) -> list[Pod]:
+    """A group after the other, from the domain whose next one has the least key; the smaller last one from what is left."""
     chosen: list[Pod] = []
+    begun = [0] * len(left)
     for block in need.blocks:
+        following = [pods[first : first + block.pods] for pods, first in zip(left, begun, strict=True)]
+        heap = [(key(group), place) for place, group in enumerate(following) if len(group) == block.pods]
+        heapify(heap)
         for _ in range(block.groups):
-            able = [place for place, pods in enumerate(left) if len(pods) >= block.pods]
-            place = min(able, key=lambda place: (max(pod.ready[1] for pod in left[place][: block.pods]), place))
-            chosen += left[place][: block.pods]
-            left[place] = left[place][block.pods :]
+            if not heap:
+                return []
+            _, place = heappop(heap)
+            chosen += left[place][begun[place] : begun[place] + block.pods]
+            begun[place] += block.pods
+            group = left[place][begun[place] : begun[place] + block.pods]
+            if len(group) == block.pods:
+                heappush(heap, (key(group), place))
     return chosen
+
+
+def _earliness(group: list[Pod]) -> int:
+    """The longer before the others a pod is free, the worse."""
+    return -group[-1].ready[0]
+
+
+def _harm(group: list[Pod]) -> int:
+    return max(pod.ready[1] for pod in group)
 
 
 def _fit(pods: list[Pod]) -> Fit:
@@ -325,12 +364,12 @@ def _fit(pods: list[Pod]) -> Fit:
 
 
 def lien_of(pods: list[Pod]) -> dict[str, int]:
-    """The slots of some pods, as bits by node."""
+    """The slots of some pods, as bits by node; in the order of names, which is how the ledger gives it back."""
     lien: dict[str, int] = {}
     for pod in pods:
         name = pod.node.node.name
         lien[name] = lien.get(name, 0) | pod.slots
-    return lien
+    return dict(sorted(lien.items()))
 
 
 def takes(lien: dict[str, int], node: str, slots: tuple[int, ...]) -> bool:

@@ -286,21 +286,29 @@ def snug(rooms: list[tuple[int, NodeState]], pods: int, size: int) -> list[tuple
     return [rooms[index] for index in first] + [item for index, item in enumerate(rooms) if index not in first]
 
 
-def could_fit(pool: Pool, need: Need) -> bool:
-    """Whether there is room in the pool, whoever pays: where it says no, no plan can say yes."""
-    size = need.size
+def could_fit(pool: Pool, need: Need, way: Passage | None) -> bool:
+    """Whether there is room in the pool, whoever pays, for one who may pass liens by `way`: where it says no, no plan says yes."""
+    size, pods = need.size, need.pods if need.together else need.blocks[0].pods
     if need.pods * size > pool.idle:
         return False
-    if pool.liened:
-        return True
-    if need.together:
-        return any(domain.pods(size) >= need.pods for domain in pool.by_hole(need.pods * size))
-    first, groups = need.blocks[0], 0
-    for domain in pool.by_hole(first.pods * size):
-        groups += domain.pods(size) // first.pods
-        if groups >= first.groups:
+    groups, wanted = 0, 1 if need.together else need.blocks[0].groups
+    for domain in pool.by_hole(pods * size):
+        groups += domain.pods(size) // pods
+        if groups >= wanted:
             return True
-    return False
+    return way is not None and groups + _groups_under_liens(pool, size, pods, way) >= wanted
+
+
+def _groups_under_liens(pool: Pool, size: int, pods: int, way: Passage) -> int:
+    """How many more groups fit where the slots under liens count that may be used: only nodes that have such can tell."""
+    more: dict[Domain, int] = {}
+    for state in pool.tense:
+        domain = state.domain
+        assert domain is not None, "a node of a pool lies in a domain"
+        gain = way.room(state) // size - state.room // size
+        if gain:
+            more[domain] = more.get(domain, 0) + gain
+    return sum((domain.pods(size) + gain) // pods - domain.pods(size) // pods for domain, gain in more.items())
 
 
 def fits_empty(pool: Pool, mask: int, need: Need) -> bool:

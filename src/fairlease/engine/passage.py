@@ -12,22 +12,25 @@ from typing import TYPE_CHECKING
 from fairlease.model.run import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlease.ledger.capacity import NodeState, Pool
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.record import Key
 
 
 class Passage:
-    """What one run may use of nodes that are under liens; asked node by node, remembered while a plan is made."""
+    """What a run may use of nodes that are under liens; asked node by node, remembered while a plan is made.
 
-    def __init__(self, state: State, run: RunState, now: int) -> None:
-        self.holds = state.holds
-        self.run = run
-        limit = run.spec.runtime.max_duration
-        self.ends = None if limit is None else now + limit
-        near = state.standings.near.get(run.spec.resources.gpu_type, ())
-        first = next((order for order in near if order != run.order), None)
-        self.free = run.spec.opportunistic or first is None or first > run.order
+    It is a run that asked in place `order` and surely ends by `ends` (None: nobody knows when).
+    """
+
+    def __init__(self, holds: dict[Key, RunState], order: int, ends: int | None, *, free: bool) -> None:
+        self.holds = holds
+        self.order = order
+        self.ends = ends
+        self.free = free
         self._blocked: dict[str, int] = {}
 
     def blocked(self, node: NodeState) -> int:
@@ -48,17 +51,27 @@ class Passage:
 
     def _passes(self, other: RunState) -> bool:
         assert other.hold is not None, "a lien belongs to a reservation in force"
-        if other is self.run or other.order > self.run.order:
-            return True
-        return self.ends is not None and self.ends <= other.hold.earliest_start
+        return other.order >= self.order or (self.ends is not None and self.ends <= other.hold.earliest_start)
 
 
 def passage(state: State, pool: Pool | None, run: RunState, now: int) -> Passage | None:
     """The passage of a run that waits, where there are liens that it may pass."""
-    if pool is None or not pool.liened or run.phase is not Phase.PENDING:
+    if pool is None or run.phase is not Phase.PENDING:
         return None
-    near = state.standings.near.get(run.spec.resources.gpu_type)
-    last = near is not None and len(near) > 0 and near.peekitem(-1)[0] < run.order
-    if last and run.spec.runtime.max_duration is None and not run.spec.opportunistic:
+    limit = run.spec.runtime.max_duration
+    return opening(state, pool, run.order, None if limit is None else now + limit, free=run.spec.opportunistic)
+
+
+def opening(state: State, pool: Pool, order: int, ends: int | None, *, free: bool) -> Passage | None:
+    """The passage of whoever asks in place `order` and surely ends by `ends`; None where it leads nowhere."""
+    near = state.standings.near.get(pool.flavor)
+    if not pool.liened or not near:
         return None
-    return Passage(state, run, now)
+    first, last = near.peekitem(0), near.peekitem(-1)
+    if last[0] < order and not free and not _ends_before_one(near.values(), ends):
+        return None
+    return Passage(state.holds, order, ends, free=free or first[0] >= order)
+
+
+def _ends_before_one(runs: Iterable[RunState], ends: int | None) -> bool:
+    return ends is not None and any(run.hold is not None and ends <= run.hold.earliest_start for run in runs)

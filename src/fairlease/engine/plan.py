@@ -26,7 +26,7 @@ from fairlease.model.lease import Role
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fairlease.engine.cover import Offer
     from fairlease.engine.family import Family
@@ -113,7 +113,7 @@ class Planner:
         if not self.could_ever_fit():
             message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
             return Refusal(Reason.NeverFits, message, {})
-        poor = self._poor_everywhere(need)
+        poor = self._poor_everywhere(need) or self._out_of_reach(need)
         if poor is not None:
             return poor
         free, idle = (0, 0) if self.pool is None else (self.pool.free, self.pool.idle)
@@ -122,36 +122,62 @@ class Planner:
         return Refusal(Reason.NoRoom, message, {})
 
     def _poor_everywhere(self, need: Need) -> Refusal | None:
-        """Why no domain has money for a whole group, where money reaches different nodes: then GPUs that come free do not help."""
+        """Why no domain has money for a whole group, where money reaches different nodes: then GPUs that come free do not help.
+
+        A domain counts only where the nodes that its money reaches could hold the group.
+        """
         assert self.pool is not None, "what could fit has a pool"
-        usable = [offer for offer in self.offers if offer.refusal is None]
-        if len({offer.mask for offer in usable}) < 2:  # noqa: PLR2004 - all money reaches the same nodes, and it is enough
+        asked = [offer for offer in self.offers if offer.refusal is None]
+        if len({offer.mask for offer in asked}) < 2:  # noqa: PLR2004 - all money reaches the same nodes, and it is enough
             return None
         pods = need.pods if need.together else need.blocks[0].pods
-        most, reason, stopped = -1, Reason.NoEnvelope, list[Reason]()
+        most, stopped = -1, list[Reason]()
         for domain in sorted(self.pool.domains.values(), key=lambda each: each.order):
-            local = [offer for offer in usable if offer.mask & domain.mask]
+            local = [offer for offer in asked if offer.mask & domain.mask]
             shares, stops = cover.spend(cover.Purse(self.state, self.run, self.now), local, pods)
             paid = sum(count for _, count in shares)
             if paid >= pods:
+                reached = _union(offer for offer in local if offer in self.usable())
+                paid = sum(node.node.gpus // need.size for node in domain.nodes.values() if node.bit & reached)
+                stops = self._empty(local)
+            if paid >= pods:
                 return None
-            if paid > most:
-                most, reason, stopped = paid, cover.cause(stops), stops
+            if paid > most and stops:
+                most, stopped = paid, stops
+        reason = cover.cause(stopped)
         message = f"no domain has money for a whole group of {pods * need.size} GPUs: {reason.remedy}"
         return Refusal(reason, message, tally(stopped))
 
+    def _out_of_reach(self, need: Need) -> Refusal | None:
+        """Why the run would not fit on the nodes that are left to it, though it would on others, whose money is used up."""
+        assert self.pool is not None, "what could fit has a pool"
+        if fits_empty(self.pool, self.reach(), need):
+            return None
+        stops = self._empty(self.offers)
+        reason = cover.cause(stops)
+        message = f"{need.pods * need.size} GPUs would fit only where its money is used up: {reason.remedy}"
+        return Refusal(reason, message, tally(stops))
+
+    def _empty(self, offers: list[Offer]) -> list[Reason]:
+        """What stops those of some envelopes that would not pay for one pod."""
+        purse = cover.Purse(self.state, self.run, self.now)
+        return [why for pods, why in map(purse.room, offers) if pods == 0]
+
     def could_ever_fit(self) -> bool:
-        """Whether the run would fit on the nodes its money reaches, if nothing else ran."""
-        mask = self.reach()
+        """Whether the run would fit on the nodes that money of its payers may be spent on, if nothing else ran."""
+        mask = _union(offer for offer in self.offers if offer.refusal is None)
         return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, self.least)
 
+    def usable(self) -> list[Offer]:
+        """The envelopes that would pay for a pod or more."""
+        if self._usable is None:
+            purse = cover.Purse(self.state, self.run, self.now)
+            self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+        return self._usable
+
     def reach(self) -> int:
-        """The nodes that any of its payers may pay for."""
-        mask = 0
-        for offer in self.offers:
-            if offer.refusal is None:
-                mask |= offer.mask
-        return mask
+        """The nodes that any of its payers would pay for now."""
+        return _union(self.usable())
 
     def affordable(self) -> int:
         """Pods that somebody would pay for, up to the widest width."""
@@ -197,10 +223,7 @@ class Planner:
     def _at(self, width: int, need: Need) -> Plan | None:
         if self.pool is None:
             return None
-        if self._usable is None:
-            purse = cover.Purse(self.state, self.run, self.now)
-            self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
-        usable = self._usable
+        usable = self.usable()
         if not usable:
             return None
         count, reach = next(_levels(usable))
@@ -295,6 +318,14 @@ def _levels(usable: list[Offer]) -> Iterator[tuple[int, int]]:
         last = index + 1 == len(usable)
         if last or usable[index + 1].mask & ~reach:
             yield index + 1, reach
+
+
+def _union(offers: Iterable[Offer]) -> int:
+    """The nodes that any of some envelopes may pay for."""
+    mask = 0
+    for offer in offers:
+        mask |= offer.mask
+    return mask
 
 
 def tally(stops: list[Reason]) -> dict[str, int]:

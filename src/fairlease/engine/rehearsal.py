@@ -1,18 +1,26 @@
 """Rehearsal: one forward play of the real engine, from the state as it is, over facts and predicted ends; then it never was.
 
 Timers fall due as they will: deadlines, windows, hours that run out, reservations. Work ends when it is predicted to, in the middle
-of what is believed of it. What then starts, and by what, is what is wanted; nothing is written. Later arrivals, failures and
-cancellations are not played: how far that leads astray is learned from what comes of forecasts (`engine.forecast`).
+of what is believed of it. What then starts, and by what, is what is wanted; nothing is written, and nothing is learned from it.
+Later arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
+(`engine.belief`).
+
+As many starts are played as runs are asked about, some at least. Whose turn lies beyond that starts when the work ahead of it has
+drained at the rate at which work runs then.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.command import TimePassed, WorkEnded
 from fairlease.ledger import event as ev
+from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
@@ -30,13 +38,27 @@ HORIZON = 120 * DAY
 STEPS_MAX = 4_000
 """Where a rehearsal ends though somebody still waits."""
 
+STARTS_MIN = 128
+"""Starts that are played, where so many wait, for whoever is asked about; where more runs are asked about, as many as these."""
+
 CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
 number of steps depends on the distance looked at, and no more on how much runs."""
 _GRID_BITS = 5
+_AGE_BITS = 4
+
+_BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
+"""Who waits for this waits for work that the same money pays for."""
 
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
+
+
+FAR_OFF = 4
+"""How many times earlier or later than it drains a line may come to its turn that is not played."""
+
+Line = tuple[str, ...]
+"""(flavor,) or (flavor, owner): where runs wait for the same GPUs, or the same money."""
 
 
 class Start(NamedTuple):
@@ -58,38 +80,57 @@ class Span(NamedTuple):
 
 
 class Rehearsal:
-    """One play. `baseline`: with the durations of the baseline instead of our own."""
+    """One play, until all that are wanted have started; of those `besides` it is told what can be told then.
 
-    def __init__(self, engine: Engine, wanted: Collection[Key], *, baseline: bool = False) -> None:
+    `baseline`: with the durations of the baseline instead of our own.
+    """
+
+    def __init__(
+        self, engine: Engine, wanted: Collection[Key], besides: Collection[Key] = (), *, baseline: bool = False
+    ) -> None:
         self.state = engine.state
         self.now = engine.now
         self.starts: dict[Key, Start] = {}
         self.steps = 0
+        self.played = 0
         self._engine = engine.twin()
         self._baseline = baseline
-        self._waiting = {run for run in wanted if self.state.runs[run].reason.transient}
+        self._wanted = {run for run in wanted if self.state.runs[run].reason.transient}
+        self._waiting = self._wanted | {run for run in besides if self.state.runs[run].reason.transient}
+        self._played_max = max(STARTS_MIN, len(self._wanted))
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
+        self._known: dict[tuple[object, ...], Span] = {}
+        self._crowd = False
         self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
         """Until all that are wanted have started, or nothing more happens, or it is far enough."""
         state = self.state
         mark = state.mark()
+        state.teaches = False
         try:
             running = [run for run in state.runs.values() if run.phase is Phase.RUNNING]
-            crowd = len(running) > CROWD
-            self._ends = [self._end_of(run, crowd=crowd) for run in running]
+            self._crowd = len(running) > CROWD
+            self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
             self._simplify()
-            while self._waiting and self.steps < STEPS_MAX and self._step(crowd=crowd):
+            while not self._wanted.isdisjoint(self._waiting):
+                if self.steps >= STEPS_MAX or self.played >= self._played_max:
+                    self._drain(self._waiting)
+                    break
+                if not self._step():
+                    break
                 self.steps += 1
+            else:
+                self._drain(self._waiting)
         finally:
+            state.teaches = True
             state.rollback(mark)
         self._keep_promises()
         return self.starts
 
-    def _step(self, *, crowd: bool) -> bool:
+    def _step(self) -> bool:
         """The next instant at which something happens; False where nothing more does."""
         timer = self.state.timers.next()
         now = min(
@@ -105,7 +146,8 @@ class Rehearsal:
                 if event.run in self._waiting:
                     self._waiting.discard(event.run)
                     self.starts[event.run] = self._after(ended, now) or self._by_fact(event.run, now, decision, bases)
-                heappush(self._ends, self._end_of(self.state.runs[event.run], crowd=crowd))
+                self.played += 1
+                heappush(self._ends, self._end_of(self.state.runs[event.run]))
             elif isinstance(event, ev.RunEnded):
                 self._waiting.discard(event.run)
         return True
@@ -146,20 +188,75 @@ class Rehearsal:
                 found.append(WorkEnded(key, attempt, 0))
         return found
 
-    def _end_of(self, run: RunState, *, crowd: bool) -> tuple[int, int, Key, int]:
+    def _end_of(self, run: RunState) -> tuple[int, int, Key, int]:
         start, now = run.started_at, max(self.state.at, self.now)
         assert start is not None, "what runs has started"
-        if self._baseline:
-            middle = start + predict.last_two(self.state, run, now - start)
-            self._spans[run.key] = Span(middle, middle, middle)
-        else:
-            self._spans[run.key] = Span(*(start + each for each in predict.quantiles(self.state, run, now - start)))
-            middle = self._spans[run.key].middle
-        if crowd:
+        span = self._spans[run.key] = Span(*(start + each for each in self._lasts(run, now - start)))
+        middle = span.middle
+        if self._crowd:
             ahead = middle - self.now
             grain = max(SECOND, 1 << max(0, ahead.bit_length() - _GRID_BITS - 1))
             middle = self.now - (-ahead // grain) * grain
         return middle, run.order, run.key, run.attempt
+
+    def _lasts(self, run: RunState, elapsed: int) -> Span:
+        """How long an attempt lasts in all that has lasted for `elapsed`; alike for all of one kind that begin anew.
+
+        In a crowd also for those that have lasted about as long, to an eighth: else each that runs would have to be thought about.
+        """
+        if elapsed and not self._crowd:
+            return self._predicted(run, elapsed)
+        runtime, grain = run.spec.runtime, max(0, elapsed.bit_length() - _AGE_BITS)
+        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain)
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = self._predicted(run, elapsed)
+        return found if found.low > elapsed else Span(*(max(each, elapsed + 1) for each in found))
+
+    def _predicted(self, run: RunState, elapsed: int) -> Span:
+        if self._baseline:
+            alike = predict.last_two(self.state, run, elapsed)
+            return Span(alike, alike, alike)
+        return Span(*predict.quantiles(self.state, run, elapsed))
+
+    def _drain(self, sought: set[Key]) -> None:
+        """Those whose turn was not played: the work of all who asked before them drains at the rate at which work runs now.
+
+        Who waits for room waits for all of its flavor; who waits for money, for its owner's.
+        """
+        if not sought:
+            return
+        state, now = self.state, max(self.state.at, self.now)
+        rates: Counter[Line] = Counter()
+        for _, _, key, _ in self._ends:
+            run = state.runs.get(key)
+            if run is not None and run.phase is Phase.RUNNING:
+                rates.update(dict.fromkeys(_lines(run), run.width))
+        ahead = self._ahead()
+        for key in sought:
+            run = state.runs[key]
+            line = _lines(run)[run.reason in _BY_OWNER]
+            orders, sums = ahead.get(line, ([], []))
+            before = bisect_left(orders, run.order) if state.queue.has(run) else len(orders)
+            if rates[line]:
+                wait = now - self.now + (sums[before - 1] if before else 0) // rates[line]
+                at, early, late = (self.now + each for each in (wait, wait // FAR_OFF, wait * FAR_OFF))
+                self.starts[key] = Start(at, Reason.Predicted, None, early, late)
+
+    def _ahead(self) -> dict[Line, tuple[list[int], list[int]]]:
+        """The orders of those who stand in each line, and the GPU-milliseconds of each and all before it."""
+        found: dict[Line, list[tuple[int, int]]] = {}
+        for shape in self.state.queue.shapes.values():
+            first = shape.runs[shape.orders[0]]
+            work = first.spec.resources.total_gpus * self._lasts(first, 0).middle
+            for line in _lines(first):
+                found.setdefault(line, []).extend([(order, work) for order in shape.orders])
+        for each in found.values():
+            each.sort()
+        return {
+            line: ([order for order, _ in each], list(accumulate(work for _, work in each)))
+            for line, each in found.items()
+        }
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
@@ -179,6 +276,12 @@ class Rehearsal:
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
         return Start(at, source, after, at, at)
+
+
+def _lines(run: RunState) -> tuple[Line, Line]:
+    """Where a run stands: in the line of its flavor, and in that of its owner there."""
+    flavor = run.spec.resources.gpu_type
+    return (flavor,), (flavor, run.spec.owner)
 
 
 def _date(run: RunState) -> int:

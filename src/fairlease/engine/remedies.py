@@ -9,16 +9,18 @@ from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.resolve import resolve
 from fairlease.engine.seats import Seats
+from fairlease.ledger.live import footprint_of
 from fairlease.model.record import short
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.engine.resolve import Resolution
-    from fairlease.ledger.live import RunState
+    from fairlease.ledger.live import Footprint, Hold, RunState
 
-LOOKED_INTO = 20
-"""Dry runs for one round of forecasts: those who asked first. Who is asked about by name is looked into in any case."""
+LOOKED_INTO = 8
+"""Dry runs for one round of forecasts: those who asked first. Who is asked about by name is looked into in any case; of the others
+it is counted what they lack."""
 
 NAMED = 4
 """Runs that a remedy names; the others are counted."""
@@ -33,37 +35,54 @@ class Lack(NamedTuple):
 
 
 class Remedies:
-    """One round: runs of one shape are looked into once."""
+    """One round: runs of one shape are looked into once, what is lacking is counted once for all that need the same room."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: dict[bytes, Lack] = {}
+        self._counts: dict[tuple[str, Footprint, int], int] = {}
+        self._looks = 0
 
     def of(self, run: RunState) -> Lack:
         """What a run lacks, as of the date of its reservation; nothing where it has none."""
         hold = run.hold
-        if hold is None or not hold.holds:
+        if hold is None:
             return Lack()
         found = self._known.get(run.shape)
-        if found is None and len(self._known) < LOOKED_INTO:
-            found = self._known[run.shape] = self._look(run, max(self._engine.now, hold.earliest_start))
-        return Lack() if found is None else found
+        if found is None:
+            near = hold.holds and self._looks < LOOKED_INTO
+            self._looks += near
+            found = self._known[run.shape] = self._look(run, hold, near=near)
+        return found
 
-    def _look(self, run: RunState, when: int) -> Lack:
+    def _look(self, run: RunState, hold: Hold, *, near: bool) -> Lack:
         engine, spec = self._engine, run.spec
+        when = max(engine.now, hold.earliest_start)
         place = ",".join(f"{name}={value}" for name, value in sorted(spec.locality.location.items()))
         scope = spec.resources.gpu_type + (f" in {place}" if place else "")
-        may_cut = run.hold is not None and run.hold.cut_from is not None
-        found = resolve(engine.state, engine.family, run, when, 0, due=may_cut, beacon=engine.beacon)
-        if found is not None:
-            return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
-        planner = Planner(engine.state, engine.family, run, when)
+        if near:
+            due = hold.cut_from is not None
+            found = resolve(engine.state, engine.family, run, when, 0, due=due, beacon=engine.beacon)
+            if found is not None:
+                return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
+        lacking = self._lacking(run, when)
+        wait = "no cut that is allowed would make room" if near else "those who asked earlier come first"
+        if not hold.holds:
+            wait = hold.reason.remedy
+        return Lack(lacking, scope, (f"wait: {wait}",) if lacking or not hold.holds else ())
+
+    def _lacking(self, run: RunState, when: int) -> int:
+        state = self._engine.state
+        planner = Planner(state, self._engine.family, run, when)
         if planner.pool is None:
-            return Lack(spec.resources.total_gpus, scope)
-        need = need_of(spec, least_width(spec))
-        seats = Seats(engine.state, planner.pool, planner.reach(), need, planner.way)
-        short = sum(gpus for _, gpus in seats.deficits())
-        return Lack(short, scope, ("wait: no cut that is allowed would make room",) if short else ())
+            return run.spec.resources.total_gpus
+        reach = planner.reach()
+        room = (planner.pool.flavor, footprint_of(run.spec), reach)
+        found = self._counts.get(room) if planner.way is None else None
+        if found is None:
+            seats = Seats(state, planner.pool, reach, need_of(run.spec, least_width(run.spec)), planner.way)
+            found = self._counts[room] = sum(gpus for _, gpus in seats.deficits())
+        return found
 
 
 def _told(found: Resolution) -> list[str]:

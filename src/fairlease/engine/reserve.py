@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import Hold, RunState
 
 DEPTH = 64
-"""Reservations of one flavor that have a slice; whoever asked after so many has a date, and a slice when it is nearer."""
+"""How many reservations of one flavor have a slice. Whoever asked after them, or after one whose date is a guess, has a date, and
+a slice when it is nearer: a lien protects GPUs that come free next; behind a guess it would be on GPUs nobody knows."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -125,8 +126,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     date = found.date
     if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
         # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
-        date = now + (notice or engine.state.config.commit_quantum)
-    if why is Reason.NotServed and found.fit.how == WHOLE:
+        date = now + _patience(engine, hold)
+    elif why is Reason.NotServed and found.fit.how == WHOLE:
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
@@ -146,16 +147,25 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     return True
 
 
+def _patience(engine: Engine, hold: Hold | None) -> int:
+    """How long to wait for what counting cannot tell: a notice, and each time that it proved too short twice as long."""
+    least = engine.state.config.notice or engine.state.config.commit_quantum
+    waited = 0 if hold is None else engine.now - hold.made_at
+    return max(least, min(2 * waited, DAY))
+
+
 def _name(run: RunState) -> str:
     return split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
 
 
 def _far(engine: Engine, run: RunState) -> bool:
-    """Whether so many who asked earlier have a lien that one more would only be in the way of counting."""
+    """Whether so many who asked earlier have a lien, or one of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
-    return bool(near.bisect_left(run.order) >= DEPTH)
+    ahead = near.bisect_left(run.order)
+    last = near.peekitem(ahead - 1)[1].hold if ahead else None
+    return last is not None and (ahead >= DEPTH or last.basis is Reason.Predicted)
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
@@ -193,17 +203,20 @@ def _turn(engine: Engine, run: RunState) -> int:
 
 
 def promote(engine: Engine) -> None:
-    """Those who asked next get a slice and a lien when somebody with one has started or gone."""
-    standings = engine.state.standings
-    for flavor, far in standings.far.items():
-        while far and len(standings.near.get(flavor, ())) < DEPTH:
-            run = far.peekitem(0)[1]
-            planner = Planner(engine.state, engine.family, run, engine.now)
+    """Those who asked next get a slice and a lien when somebody with one has started or gone.
+
+    Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
+    """
+    state = engine.state
+    for far in state.standings.far.values():
+        while far and not _far(engine, run := far.peekitem(0)[1]):
+            planner = Planner(state, engine.family, run, engine.now)
             refusal = planner.unfunded()
-            if refusal is not None:
-                settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
-            elif not make(engine, run, planner, Reason.Nearer):
-                settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
+            if refusal is None and make(engine, run, planner, Reason.Nearer):
+                continue
+            engine.defer(state.queue.shapes[run.shape], refusal or planner.roomless(), [])
+            if far and far.peekitem(0)[1] is run:  # It waits for a window, and has a date until then.
+                break
 
 
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:

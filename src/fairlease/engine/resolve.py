@@ -20,9 +20,13 @@ from fairlease.engine.victims import Victim, free_riders, funded, spares, widths
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.record import split
 from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope, Shortage
+from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from fairlease.engine.family import Family
+    from fairlease.engine.pack import Need
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -132,6 +136,18 @@ class Bench:
         self.taken.append((victim, fresh))
         return True
 
+    def groups(self) -> dict[Key, frozenset[int]]:
+        """The groups that have been taken, by run."""
+        found: dict[Key, frozenset[int]] = {}
+        for victim, _ in self.taken:
+            found[victim.run] = found.get(victim.run, frozenset()) | victim.groups
+        return found
+
+    def left(self, standing: list[RunState]) -> list[RunState]:
+        """Those of some runs that have not been taken whole: who goes already is not drawn as well."""
+        ended = {victim.run for victim, _ in self.taken if victim.whole}
+        return [run for run in standing if run.key not in ended]
+
     def give_back(self) -> list[Victim]:
         """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay."""
         kept: list[Victim] = []
@@ -144,6 +160,33 @@ class Bench:
                 self.seats.change(leases, 1)
             kept.append(victim)
         return _together(kept[::-1])
+
+
+class PaidSeats(Seats):
+    """Seats that count only where somebody pays for all of them: asked where money reaches some nodes only, and counting erred."""
+
+    def __init__(self, planner: Planner, family: Family, need: Need) -> None:
+        assert planner.pool is not None, "asked only where there is a pool"
+        super().__init__(planner.state, planner.pool, planner.reach(), need, planner.way)
+        self._planner = planner
+        self._family = family
+        self._leases: dict[Key, set[str]] = {}
+
+    def change(self, leases: Iterable[Lease], sign: int) -> None:
+        """Take leases away, or put them back, and remember which."""
+        going = list(leases)
+        super().change(going, sign)
+        for lease in going:
+            names = self._leases.setdefault(lease.run, set())
+            names.add(lease.name) if sign > 0 else names.discard(lease.name)
+
+    def fits(self) -> bool:
+        """Whether the need would fit and be paid for: counted, and then tried."""
+        if not super().fits():
+            return False
+        gone = [(run, tuple(sorted(names))) for run, names in self._leases.items() if names]
+        victims = [Victim(run, names, Reason.Shrink, 0, whole=False) for run, names in gone]
+        return _serves(self._planner, self._family, victims)
 
 
 class Choice(NamedTuple):
@@ -161,7 +204,9 @@ def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | Non
         return None
     need = need_of(claim.spec, least_width(claim.spec))
     found = choose(state, claim, Seats(state, planner.pool, planner.reach(), need, planner.way), planner.now, beacon)
-    if found is None or not _serves(planner, family, found.victims):
+    if found is not None and not _serves(planner, family, found.victims):
+        found = choose(state, claim, PaidSeats(planner, family, need), planner.now, beacon)
+    if found is None:
         return None
     record = _record(planner, found.short, found.conflict, found.victims, found.lottery)
     return Resolution(record, found.victims, planner.affordable())
@@ -173,14 +218,14 @@ def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -
     bench = Bench(state, seats)
     conflict: list[Key] = []
     standing = funded(state, claim)
-    for victim in (*free_riders(state, claim), *spares(standing), *widths_of(standing)):
+    for victim in in_order(claim, standing, bench):
         if seats.fits():
             break
         if bench.take(victim):
             conflict.append(victim.run)
     sortition = None
     if not seats.fits():
-        sortition = Sortition(state, claim, standing, now, beacon, seats)
+        sortition = Sortition(state, claim, bench.left(standing), now, beacon, seats)
         for victim in sortition.drawn():
             bench.take(victim)
             if seats.fits():
@@ -191,6 +236,13 @@ def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -
     chosen = bench.give_back()
     lottery = None if sortition is None else sortition.record({each.run for each in chosen if each.whole})
     return Choice(short, conflict, chosen, lottery)
+
+
+def in_order(claim: RunState, standing: list[RunState], bench: Bench) -> Iterator[Victim]:
+    """Everyone who gives way without a draw, class by class; what a class leaves of a run is what the next one finds."""
+    yield from free_riders(bench.state, claim)
+    yield from spares(standing)
+    yield from widths_of(standing, bench.groups())
 
 
 def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:

@@ -30,7 +30,9 @@ class Sortition:
         self, state: State, claim: RunState, standing: list[RunState], now: int, beacon: str, seats: Seats
     ) -> None:
         self.state = state
-        old = now - state.config.min_runtime
+        old = now - max(
+            state.config.min_runtime, 1
+        )  # who starts at this instant is not drawn at it: others were cut for it
         helpful = _helpful([run for run in standing if (run.started_at or 0) <= old], seats)
         self.tokens = lottery.in_order(
             Token(owner=run.spec.owner, run=run.key, attempt=run.attempt, gpus=run.width + run.spare_gpus)

@@ -11,6 +11,8 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
 
@@ -97,14 +99,17 @@ def spares(standing: list[RunState]) -> list[Victim]:
     ]
 
 
-def widths_of(standing: list[RunState]) -> list[Victim]:
-    """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first."""
+def widths_of(standing: list[RunState], gone: Mapping[Key, frozenset[int]]) -> list[Victim]:
+    """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first.
+
+    Groups that are `gone` already, because they were overdrawn, are neither given up again nor left to live on.
+    """
     found = []
     runs = youngest_first([run for run in standing if run.spec.malleable is not None])
     for age, run in enumerate(runs):
         borrowed = {lease.group for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED}
         before = (False, 0)
-        for going in steps(run):
+        for going in steps(run, gone.get(run.key, frozenset())):
             own = min((group not in borrowed, -group) for group in going)
             before = max(before, own) if before != (False, 0) else own
             found.append((before, age, _groups(run, going, Reason.Shrink)))

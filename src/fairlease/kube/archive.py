@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -82,7 +83,9 @@ class Archive:
     def _write(self, folder: Path, rows: Sequence[Row]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{rows[0][0]:012d}-{rows[-1][0]:012d}.jsonl"
-        draft = path.with_suffix(".draft")
+        draft = path.with_suffix(
+            f".{uuid.uuid4().hex}.draft"
+        )  # another, who led before us, may be writing the same range
         with draft.open("wb") as file:
             file.writelines(msgspec.json.encode(_line(row)) + b"\n" for row in rows)
             file.flush()

@@ -45,6 +45,13 @@ class Closed(NamedTuple):
     lease: Lease | None
 
 
+class Resolved(NamedTuple):
+    """What a resolution came to, and in which entry."""
+
+    seq: int
+    spec: OutcomeSpec
+
+
 class Touched(NamedTuple):
     """Whose objects an entry changed."""
 
@@ -53,12 +60,14 @@ class Touched(NamedTuple):
 
 
 class Chronicle:
-    """Follows the entries; `closed` and `outcomes` shrink as they are written."""
+    """Follows the entries; `closed`, `outcomes` and `untold` shrink as they are written."""
 
     def __init__(self, state: State, entries: Iterable[Entry]) -> None:
         self.final: dict[Key, Final] = {}
         self.closed: dict[Key, dict[str, Closed]] = {}
-        self.outcomes: dict[str, OutcomeSpec] = {}
+        self.outcomes: dict[str, Resolved] = {}
+        self.untold: dict[Key, int] = {}
+        """Runs whose past may not stand in objects yet, and the first entry of which that is so."""
         self.requests: set[str] = set()
         """Requests of administrators that were carried out."""
         self.reservations: dict[Key, Reservations] = {}
@@ -111,10 +120,25 @@ class Chronicle:
             ):
                 touched.budgets.add(event.budget)
             elif isinstance(event, ev.OutcomeRecorded):
-                self._resolved(event)
+                self._resolved(event, entry.seq)
             elif isinstance(event, ev.ReservationMade | ev.ReservationTurned | ev.Forecasted):
                 self._dated(event, entry.at)
+        for run in touched.runs:
+            self.untold.setdefault(run, entry.seq)
         return touched
+
+    def told(self, run: Key) -> None:
+        """All that is over of a run stands in its objects."""
+        if run not in self.closed:
+            self.untold.pop(run, None)
+
+    def told_before(self) -> int | None:
+        """The first entry of which something may not stand in objects yet; None where all does.
+
+        What ended before it need never be told again, not even to whoever leads next.
+        """
+        waiting = [*self.untold.values(), *(each.seq for each in self.outcomes.values())]
+        return min(waiting, default=None)
 
     def _respecified(self, event: ev.DesiredSet | ev.FundingSet) -> None:
         asked = self._asked.get(event.run)
@@ -123,8 +147,8 @@ class Chronicle:
             changed = spec.resized(event.gpus) if isinstance(event, ev.DesiredSet) else spec.funded(event.funding)
             self._asked[event.run] = (changed, at)
 
-    def _resolved(self, event: ev.OutcomeRecorded) -> None:
-        self.outcomes[event.name] = event.outcome
+    def _resolved(self, event: ev.OutcomeRecorded, seq: int) -> None:
+        self.outcomes[event.name] = Resolved(seq, event.outcome)
         if event.outcome.by_hand is not None:
             self.requests.add(event.outcome.by_hand.request)
 

@@ -137,7 +137,9 @@ class Controller:
             deciding.result()
 
     async def _decide(self) -> None:
+        self.sight.refresh()
         self._journal = journal = await Journal.open(self._api, archive=self._archive)
+        await self.sight.synced()
         self._term = term = Term(self._api, journal, self.sight, self.settings, self.metrics, self.log, self._archive)
         head = term.decider.head
         self.log.info("decides", seq=head.seq, hash=head.hash)

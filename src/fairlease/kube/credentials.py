@@ -166,7 +166,8 @@ async def _run(plugin: ExecPlugin, access: Access) -> _Given:
         hint = f"; {plugin.install_hint}" if plugin.install_hint else ""
         raise BadConfig(f"the credential plugin {plugin.command} cannot be run: {error.strerror}{hint}") from None
     try:
-        said, complained = await asyncio.wait_for(process.communicate(), PLUGIN_TIMEOUT_S)
+        async with asyncio.timeout(PLUGIN_TIMEOUT_S):
+            said, complained = await process.communicate()
     except BaseException as error:
         if process.returncode is None:
             process.kill()

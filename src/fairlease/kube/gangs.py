@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlease.kube.connection import ApiError
-from fairlease.kube.names import ROLE
+from fairlease.kube.names import NODE, ROLE, RUN
 from fairlease.kube.pods import pods_of
 from fairlease.kube.rendezvous import Rendezvous
 from fairlease.kube.resource import PODS, Meta
@@ -162,17 +162,21 @@ class Gangs:
             except ApiError as error:
                 if not error.already_exists:
                     raise
-                answer = await self._claim(namespace, name, error)
+                answer = await self._claim(namespace, name, body, error)
             if full not in self._sight.pods.objects:
-                self._made.add(full, msgspec.json.decode(answer, type=_Created).metadata.uid)
+                made = msgspec.json.decode(answer, type=_Created).metadata
+                self._made.add(full, made.uid, made.resource_version)
 
         self._writer.write(Lane.PODS, part, Target(PODS.plural, full), act)
 
-    async def _claim(self, namespace: str, name: str, error: ApiError) -> bytes:
-        """A pod of the name that is there already: ours, made before an answer was lost, or somebody else's."""
+    async def _claim(self, namespace: str, name: str, body: dict[str, Any], error: ApiError) -> bytes:
+        """A pod of the name that is there already: ours, made before an answer was lost, or somebody else's.
+
+        Our annotations can be set by nobody else; an owner can be named by anybody.
+        """
         there = await self._api.get(PODS, name, namespace, into=msgspec.Raw)
-        pod = msgspec.json.decode(there, type=_Created)
-        if any(each.kind == "Run" and each.controller for each in pod.metadata.owner_references):
+        told, ours = msgspec.json.decode(there, type=_Created).metadata.annotations, body["metadata"]["annotations"]
+        if (told.get(RUN), told.get(NODE)) == (ours[RUN], ours[NODE]):
             return bytes(there)
         error.args = (_IN_THE_WAY,)
         raise error
@@ -210,8 +214,10 @@ class Gangs:
             try:
                 await self._api.bind(namespace, name, lease.node, uid)
             except ApiError as error:
-                self._made.seen(full)  # if it is not there, that shows the next time
-                if error.not_found or (error.code == HTTPStatus.CONFLICT and not self._pending(lease)):
+                if error.not_found:
+                    self._made.seen(full)  # it was taken away before it was ever seen, or it is told so soon
+                    return
+                if error.code == HTTPStatus.CONFLICT and not self._pending(lease):
                     return
                 raise
             pod = self._pod(lease)

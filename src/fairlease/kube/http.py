@@ -312,9 +312,11 @@ class Pool:
         loop = asyncio.get_running_loop()
         context = self._tls()
         name = None if context is None else self._name or self._host
-        connecting = loop.create_connection(Wire, self._host, self._port, ssl=context, server_hostname=name)
         try:
-            _, wire = await asyncio.wait_for(connecting, CONNECT_S)
+            async with asyncio.timeout(
+                CONNECT_S
+            ):  # `wait_for` loses a cancellation that comes together with the connection
+                _, wire = await loop.create_connection(Wire, self._host, self._port, ssl=context, server_hostname=name)
         except TimeoutError:
             raise Unreachable(f"{self._authority} does not answer", sent=False) from None
         except OSError as error:

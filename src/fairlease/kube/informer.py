@@ -120,6 +120,9 @@ class Informer(Generic[T]):
         self.version = ""
         self.lists = 0
         self.problem: str | None = None
+        self._heard_at = 0.0
+        self._stale = False
+        self._following: asyncio.Task[None] | None = None
         self._api = api
         self._read = decoder(into)
         self._on = on
@@ -134,9 +137,12 @@ class Informer(Generic[T]):
         while True:
             begun, before = loop.time(), self.version
             try:
-                if not self.version:
-                    await self._list()
-                await self._watch()
+                self._following = asyncio.create_task(self._follow())
+                await self._following
+            except asyncio.CancelledError:
+                if not self._stale or _is_cancelled():
+                    raise
+                wait_s = 0.0
             except (ApiError, Unreachable, msgspec.DecodeError) as error:
                 self._failed(error)
                 wait_s = max(next(pauses), error.retry_after_s if isinstance(error, ApiError) else 0.0)
@@ -146,6 +152,32 @@ class Informer(Generic[T]):
                 pauses.reset()
                 wait_s = 0.0
             await asyncio.sleep(wait_s)
+
+    async def _follow(self) -> None:
+        """Once: list where we have no place to go on from, then watch for as long as that lasts."""
+        while self._stale or not self.version:
+            await self._list()
+        await self._watch()
+
+    def refresh(self, silent_s: float) -> None:
+        """Have all listed again, unless the server was heard of within so many seconds; `synced` tells when that is done.
+
+        A watch can be silent for a while because nothing happens, or because nothing gets through. That is no matter to who only
+        follows, but to who is about to act on what is not there.
+        """
+        if asyncio.get_running_loop().time() - self._heard_at <= silent_s:
+            return
+        self._stale = True
+        self.synced.clear()
+        if self._following is not None:
+            self._following.cancel()
+
+    def _heard(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+
+    def passed(self, version: str) -> bool:
+        """Whether all that happened up to a version of the server was told by now; False where versions are no numbers."""
+        return version.isdigit() and self.version.isdigit() and int(version) <= int(self.version)
 
     def _failed(self, error: Exception) -> None:
         """Note what went wrong, and whether our place in the server's history is lost with it."""
@@ -157,6 +189,7 @@ class Informer(Generic[T]):
 
     async def _list(self) -> None:
         """Read everything, then report what is different from what we knew."""
+        self._stale = False
         found: dict[str, msgspec.Raw] = {}
         metas: dict[str, Meta] = {}
         place = ""
@@ -174,7 +207,9 @@ class Informer(Generic[T]):
         self._compare(found, metas)
         self.version = page.metadata.resource_version
         self.problem = None
-        self.synced.set()
+        self._heard()
+        if not self._stale:
+            self.synced.set()
 
     def _compare(self, found: dict[str, msgspec.Raw], metas: dict[str, Meta]) -> None:
         for key in [key for key in (*self.objects, *self.unreadable) if key not in found]:
@@ -195,6 +230,7 @@ class Informer(Generic[T]):
         }  # fmt: skip
         async with self._api.stream(self.resource.path(self._namespace), query) as wire:
             self.problem = None
+            self._heard()
             async for lines in self._pieces(wire):
                 for line in lines:
                     self._take(line)
@@ -206,6 +242,7 @@ class Informer(Generic[T]):
             data = await wire.read(self._stall_s)
             if not data:
                 return
+            self._heard()
             head, newline, tail = data.rpartition(b"\n")
             if not newline:
                 rest.append(data)
@@ -260,6 +297,12 @@ class Informer(Generic[T]):
             with suppress(msgspec.DecodeError):
                 seen = self._read.decode(last)
         self._on(Change(What.DELETED, seen, old))
+
+
+def _is_cancelled() -> bool:
+    """Whether it is we who shall end, and not only what we wait for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def synced(informers: Iterable[Informer[Any]], timeout_s: float) -> bool:

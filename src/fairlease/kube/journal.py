@@ -76,6 +76,8 @@ class Journal:
                 f"{broken}; nothing was decided. Compare the LedgerEntries with a backup and the archive"
             )
         self._rows = rows
+        self.size = sum(len(row[4]) for row in rows)
+        """Bytes of all entries that we read or wrote."""
         self._hashes = {start.seq: start.hash} | {row[0]: row[3].hex() for row in rows}
         self._head = Head(seq=rows[-1][0], hash=rows[-1][3].hex(), at=rows[-1][1]) if rows else start
 
@@ -129,6 +131,7 @@ class Journal:
         finally:
             self.waiting_since = None
         entry = sealed.entry
+        self.size += len(sealed.body)
         self._head = Head(seq=entry.seq, hash=entry.hash, at=entry.at)
         self._hashes[entry.seq] = entry.hash
         self._rows.clear()
@@ -196,7 +199,7 @@ class Journal:
         """Keep a snapshot, and the one before it; one that is there already under its number stays."""
         if self._hashes.get(snapshot.seq) != snapshot.hash:
             raise ValueError(f"the snapshot of entry {snapshot.seq} does not belong to this ledger")
-        first, *rest = specs_of_snapshot(snapshot, self.writer)
+        first, *rest = await asyncio.to_thread(specs_of_snapshot, snapshot, self.writer)
         await put_parts(self._api, rest)
         try:
             await self._api.create(LEDGER_ENTRIES, object_of(first))

@@ -94,11 +94,7 @@ def _base(spec: RunSpec, settings: Settings) -> Body:
     given: Body = dict((spec.template or {}).get("spec") or {})
     given |= {"schedulerName": SCHEDULER, "restartPolicy": "Never"}
     given.pop("nodeName", None)
-    if "terminationGracePeriodSeconds" not in given and spec.runtime.checkpoint is not None:
-        given["terminationGracePeriodSeconds"] = max(GRACE_S, spec.runtime.checkpoint // SECOND)
-    if spec.opportunistic:  # who has a claim to its GPUs waits for no longer than this
-        most = -(-settings.cluster.opportunistic_grace // SECOND)
-        given["terminationGracePeriodSeconds"] = min(given.get("terminationGracePeriodSeconds", most), most)
+    given["terminationGracePeriodSeconds"] = _grace_s(spec, given.get("terminationGracePeriodSeconds"), settings)
     given["tolerations"] = [*(given.get("tolerations") or ()), *_TOLERATIONS]
     containers = [dict(each) for each in given.get("containers") or ()]
     if containers and template_gpus(spec.template) is None:
@@ -107,6 +103,16 @@ def _base(spec: RunSpec, settings: Settings) -> Body:
         containers[0]["resources"] = resources
     given["containers"] = containers
     return given
+
+
+def _grace_s(spec: RunSpec, asked: object, settings: Settings) -> object:
+    """How long a pod may take to end: what it asks for, but nobody's next one waits for ever."""
+    limit = settings.cluster.max_grace
+    if spec.opportunistic:
+        limit = min(limit, settings.cluster.opportunistic_grace)
+    if asked is None:
+        asked = max(GRACE_S, (spec.runtime.checkpoint or 0) // SECOND)
+    return min(asked, limit // SECOND) if isinstance(asked, int) else asked
 
 
 def _work(run: RunState, lease: Lease, base: Body, place: Mapping[str, str], settings: Settings) -> Body:

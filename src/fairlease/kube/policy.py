@@ -11,125 +11,58 @@ the resource `owners`, which exists only to be asked for; cluster-admin has it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import fields
 
-from fairlease.kube.asking import DRILL, RESOLVE, RESOLVE_BY
-from fairlease.kube.crd import GROUP, VERSION
+from fairlease.kube.asking import RESOLVE, RESOLVE_BY
+from fairlease.kube.names import RUN
+from fairlease.kube.policy_words import (
+    ACCOUNT,
+    BOUND,
+    CONTROLLER,
+    CONTROLLERS,
+    IS_ADMINISTRATOR,
+    IS_CLEANER,
+    IS_CONTROLLER,
+    MARKS,
+    MARKS_ARE_KEPT,
+    NAMESPACE,
+    OWN_KINDS,
+    OWNER,
+    PLACES_ANYWHERE,
+    REPORTS_ANYWHERE,
+    SCHEDULER,
+    WRITES,
+    Policy,
+    Rule,
+    all_gpus,
+    core,
+    devices,
+    ours,
+)
 from fairlease.kube.resource import PREFIX
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
 from fairlease.model.run import Malleable, RunSpec
 
-NAMESPACE = "fairlease-system"
-ACCOUNT = "fairlease-controller"
-CONTROLLER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-CONTROLLERS = "fairlease:controllers"
-SCHEDULER = "fairlease"
-OWNER = f"{PREFIX}owner"
-
-_VENDOR = GPU_RESOURCE.partition("/")[0] + "/"
-_OWN_KINDS = ("leases", "reservations", "resolveroutcomes", "ledgerentries")
-_CLEANERS = ("namespace-controller", "generic-garbage-collector")
-"""Controllers of Kubernetes that take away what lies in a namespace that goes."""
+__all__ = ["ACCOUNT", "CONTROLLER", "CONTROLLERS", "NAMESPACE", "OWNER", "POLICIES", "SCHEDULER", "Policy", "policies"]
 
 
-class Rule(NamedTuple):
-    """What must hold, and what to say where it does not: a sentence, or an expression that makes one."""
-
-    expression: str
-    message: str
-    made: str = ""
-    reason: str = "Forbidden"
-
-
-class On(NamedTuple):
-    """On what a policy looks."""
-
-    group: str
-    version: str
-    operations: tuple[str, ...]
-    resources: tuple[str, ...]
-
-
-class Policy(NamedTuple):
-    """One policy, and its binding to the whole cluster."""
-
-    name: str
-    on: tuple[On, ...]
-    variables: dict[str, str]
-    rules: tuple[Rule, ...]
-
-
-def _ours(operations: tuple[str, ...], *resources: str) -> On:
-    return On(GROUP, VERSION, operations, resources)
-
-
-def _core(operations: tuple[str, ...], *resources: str) -> On:
-    return On("", "v1", operations, resources)
-
-
-_WRITES = ("CREATE", "UPDATE")
-_IS_CONTROLLER = f"request.userInfo.username == '{CONTROLLER}' || '{CONTROLLERS}' in request.userInfo.groups"
-_IS_ADMINISTRATOR = f"authorizer.group('{GROUP}').resource('owners').check('administer').allowed()"
-_IS_CLEANER = " || ".join(
-    f"request.userInfo.username == 'system:serviceaccount:kube-system:{each}'" for each in _CLEANERS
-)
-_PLACES_ANYWHERE = "authorizer.group('').resource('pods').subresource('binding').check('create').allowed()"
-"""Schedulers may bind in every namespace; what a tenant was given holds in his own."""
-
-_BOUND = f"""
-    namespaceObject != null && has(namespaceObject.metadata.annotations)
-    && '{OWNER}' in namespaceObject.metadata.annotations ? namespaceObject.metadata.annotations['{OWNER}'] : ''
-"""
-
-
-def _marks(whose: str, kind: str) -> str:
-    """The labels or annotations of an object that the system reads, as a list of texts that can be compared.
-
-    One of them is for everybody who may edit the object: it asks for a drill.
-    """
-    there = f"{whose} != null && has({whose}.metadata.{kind})"
-    ours = f"key.startsWith('{PREFIX}') && key != '{DRILL}'"
-    found = f"{whose}.metadata.{kind}.map(key, {ours}, key + '=' + {whose}.metadata.{kind}[key])"
-    return f"{there} ? {found} : []"
-
-
-_MARKS = {
-    "labels": _marks("object", "labels"),
-    "oldLabels": _marks("oldObject", "labels"),
-    "annotations": _marks("object", "annotations"),
-    "oldAnnotations": _marks("oldObject", "annotations"),
-}
-_MARKS_ARE_KEPT = """
-    variables.labels.all(each, each in variables.oldLabels) && variables.oldLabels.all(each, each in variables.labels)
-    && variables.annotations.all(each, each in variables.oldAnnotations)
-    && variables.oldAnnotations.all(each, each in variables.annotations)
-"""
-
-
-def _gpus(whose: str, containers: str) -> str:
-    """What containers ask for of the vendor's resources: a list of texts, empty where they ask for none."""
-    path = f"{whose}.spec.{containers}"
-    there = f"{whose} != null && has({whose}.spec) && has({path})"
-    parts = []
-    for part in ("limits", "requests"):
-        asks = f"has(c.resources) && has(c.resources.{part})"
-        wanted = f"c.resources.{part}.map(key, key.startsWith('{_VENDOR}') && string(c.resources.{part}[key]) != '0', "
-        parts.append(f"({asks} ? {wanted} c.name + ' ' + key + '=' + string(c.resources.{part}[key])) : [])")
-    return f"({there} ? {path}.map(c, {' + '.join(parts)}).filter(each, size(each) > 0) : [])"
-
-
-def _all_gpus(whose: str) -> str:
-    return " + ".join(_gpus(whose, each) for each in ("containers", "initContainers", "ephemeralContainers"))
+def _asks(containers: str, key: str) -> str:
+    """Whether a container of a template asks for a resource of which something holds."""
+    found = " || ".join(
+        f"(has(c.resources.{part}) && c.resources.{part}.exists(key, {key}))" for part in ("limits", "requests")
+    )
+    there = f"has(variables.pod.{containers})"
+    return f"{there} ? variables.pod.{containers}.exists(c, has(c.resources) && ({found})) : false"
 
 
 _SPENDING = Policy(
     name="fairlease-spending",
-    on=(_ours(_WRITES, "runs", "budgets"),),
+    on=(ours(WRITES, "runs", "budgets"),),
     variables={
-        "owner": _BOUND,
+        "owner": BOUND,
         "same": "request.operation == 'UPDATE' && object.spec == oldObject.spec",
         "after": "has(object.spec.follow) && has(object.spec.follow.after) ? object.spec.follow.after : []",
         "keys": "variables.after.map(each, each.contains('/') ? each : object.metadata.namespace + '/' + each)",
@@ -161,16 +94,33 @@ _SPENDING = Policy(
     ),
 )
 
+_FAMILIES = Policy(
+    name="fairlease-families",
+    on=(ours(WRITES, "budgets"),),
+    variables={
+        "owner": BOUND,
+        "above": "object.spec.owner.substring(0, object.spec.owner.contains(':') ? object.spec.owner.lastIndexOf(':') : 0)",
+        "parents": "has(object.spec.parents) ? object.spec.parents : []",
+        "old": "oldObject != null && has(oldObject.spec.parents) ? oldObject.spec.parents : []",
+    },
+    rules=(
+        Rule(
+            f"""variables.parents.all(each, each == variables.above || each == variables.owner || each in variables.old
+                || each.startsWith(variables.owner + ':')) || {IS_ADMINISTRATOR}""",
+            "spec.parents: parents pay for their children, so only administrators of Fairlease name those of other families",
+        ),
+    ),
+)
+
 _TEMPLATES = Policy(
     name="fairlease-templates",
-    on=(_ours(_WRITES, "runs"),),
+    on=(ours(WRITES, "runs"),),
     variables={
         "template": "has(object.spec.template) ? object.spec.template : {}",
         "metadata": "has(variables.template.metadata) ? variables.template.metadata : {}",
         "pod": "has(variables.template.spec) ? variables.template.spec : {}",
-        "init": f"""has(variables.pod.initContainers) ? variables.pod.initContainers.exists(c, has(c.resources) && (
-            (has(c.resources.limits) && c.resources.limits.exists(key, key.startsWith('{_VENDOR}')))
-            || (has(c.resources.requests) && c.resources.requests.exists(key, key.startsWith('{_VENDOR}'))))) : false""",
+        "init": _asks("initContainers", devices("key")),
+        "parts": _asks("containers", f"{devices('key')} && key != '{GPU_RESOURCE}'"),
     },
     rules=(
         Rule(
@@ -190,6 +140,14 @@ _TEMPLATES = Policy(
         Rule(
             "!variables.init",
             "spec.template.spec.initContainers: expected no GPUs there; containers share those of the pod",
+        ),
+        Rule(
+            "!variables.parts",
+            f"spec.template.spec.containers: expected no devices but {GPU_RESOURCE}; no other stands in the ledger",
+        ),
+        Rule(
+            "!has(variables.pod.schedulingGates)",
+            "spec.template.spec.schedulingGates: a run waits before it is paid for, not after; say spec.follow",
         ),
         Rule(
             "!has(variables.pod.resourceClaims)",
@@ -220,7 +178,7 @@ _ELASTIC = "object.spec.malleable"
 
 _EDITS = Policy(
     name="fairlease-edits",
-    on=(_ours(("UPDATE",), "runs"),),
+    on=(ours(("UPDATE",), "runs"),),
     variables={
         "resized": f"""({_HAS_WANTED.format("object")}) && !(({_HAS_WANTED.format("oldObject")})
             && oldObject.spec.malleable.desiredTotalGPUs == {_ELASTIC}.desiredTotalGPUs)""",
@@ -260,13 +218,13 @@ _EDITS = Policy(
 _OWN = Policy(
     name="fairlease-written-by-controller",
     on=(
-        _ours(_WRITES, *_OWN_KINDS, *(f"{each}/status" for each in _OWN_KINDS), "runs/status", "budgets/status"),
-        _ours(("DELETE",), *_OWN_KINDS),
+        ours(WRITES, *OWN_KINDS, *(f"{each}/status" for each in OWN_KINDS), "runs/status", "budgets/status"),
+        ours(("DELETE",), *OWN_KINDS),
     ),
     variables={
-        "controller": _IS_CONTROLLER,
-        "cleans": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && ({_IS_CLEANER})",
-        "repairs": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && {_IS_ADMINISTRATOR}",
+        "controller": IS_CONTROLLER,
+        "cleans": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && ({IS_CLEANER})",
+        "repairs": f"request.operation == 'DELETE' && request.resource.resource != 'ledgerentries' && {IS_ADMINISTRATOR}",
     },
     rules=(
         Rule(
@@ -281,13 +239,14 @@ _OWN = Policy(
 _MARKED = Policy(
     name="fairlease-marks",
     on=(
-        _core(_WRITES, "pods", "pods/status", "pods/binding", "bindings", "services", "configmaps"),
-        _ours(_WRITES, "runs", "budgets"),
+        core(WRITES, "pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding", "bindings"),
+        core(WRITES, "services", "services/status", "configmaps"),
+        ours(WRITES, "runs", "budgets"),
     ),
-    variables={"controller": _IS_CONTROLLER, **_MARKS},
+    variables={"controller": IS_CONTROLLER, **MARKS},
     rules=(
         Rule(
-            f"variables.controller || ({_MARKS_ARE_KEPT})",
+            f"variables.controller || ({MARKS_ARE_KEPT})",
             f"metadata: labels and annotations that begin with {PREFIX} are set by the controller of Fairlease only",
         ),
     ),
@@ -295,8 +254,8 @@ _MARKED = Policy(
 
 _CONFIG_MAPS = Policy(
     name="fairlease-config-maps",
-    on=(_core(_WRITES, "configmaps"),),
-    variables={"controller": _IS_CONTROLLER, **_MARKS},
+    on=(core(WRITES, "configmaps"),),
+    variables={"controller": IS_CONTROLLER, **MARKS},
     rules=(
         Rule(
             f"""!variables.controller || request.namespace == '{NAMESPACE}'
@@ -308,9 +267,9 @@ _CONFIG_MAPS = Policy(
 
 _OWNERS = Policy(
     name="fairlease-owners",
-    on=(_core(_WRITES, "namespaces", "namespaces/status", "namespaces/finalize"),),
+    on=(core(WRITES, "namespaces", "namespaces/status", "namespaces/finalize"),),
     variables={
-        **_MARKS,
+        **MARKS,
         "owner": f"""has(object.metadata.annotations) && '{OWNER}' in object.metadata.annotations
             ? object.metadata.annotations['{OWNER}'] : ''""",
         "asks": f"variables.annotations.exists(each, each.startsWith('{RESOLVE}=') && !(each in variables.oldAnnotations))",
@@ -321,7 +280,7 @@ _OWNERS = Policy(
             f"metadata.annotations[{RESOLVE_BY}]: expected the name of who asks",
         ),
         Rule(
-            f"({_MARKS_ARE_KEPT}) || {_IS_ADMINISTRATOR}",
+            f"({MARKS_ARE_KEPT}) || {IS_ADMINISTRATOR}",
             f"metadata: labels and annotations that begin with {PREFIX} are set by administrators of Fairlease only",
         ),
         Rule(
@@ -333,11 +292,11 @@ _OWNERS = Policy(
 
 _GPU_PODS = Policy(
     name="fairlease-gpu-pods",
-    on=(_core(_WRITES, "pods", "pods/ephemeralcontainers", "pods/resize"),),
+    on=(core(WRITES, "pods", "pods/ephemeralcontainers", "pods/resize"),),
     variables={
-        "free": f"({_BOUND}) == '' || ({_IS_CONTROLLER})",
-        "gpus": _all_gpus("object"),
-        "oldGPUs": _all_gpus("oldObject"),
+        "free": f"({BOUND}) == '' || ({IS_CONTROLLER})",
+        "gpus": all_gpus("object"),
+        "oldGPUs": all_gpus("oldObject"),
         "create": "request.operation == 'CREATE'",
     },
     rules=(
@@ -356,25 +315,58 @@ _GPU_PODS = Policy(
         ),
         Rule(
             f"""variables.free || !variables.create || !has(object.spec.nodeName) || object.spec.nodeName == ''
-            || {_PLACES_ANYWHERE}""",
+            || {PLACES_ANYWHERE}""",
             "spec.nodeName: in this namespace only schedulers choose nodes",
+        ),
+    ),
+)
+
+
+def _told(whose: str, field: str) -> str:
+    there = f"has({whose}.status) && has({whose}.status.{field})"
+    return f"({there} ? {whose}.status.{field} : [])"
+
+
+def _phase(whose: str) -> str:
+    return f"(has({whose}.status) && has({whose}.status.phase) ? {whose}.status.phase : '')"
+
+
+_ENDS = ("containerStatuses", "initContainerStatuses")
+
+_POD_REPORTS = Policy(
+    name="fairlease-pod-reports",
+    on=(core(("UPDATE",), "pods/status"),),
+    variables={
+        "ours": f"has(oldObject.metadata.annotations) && '{RUN}' in oldObject.metadata.annotations",
+        "same": " && ".join(
+            [f"{_phase('object')} == {_phase('oldObject')}"]
+            + [f"{_told('object', each)} == {_told('oldObject', each)}" for each in _ENDS]
+        ),
+    },
+    rules=(
+        Rule(
+            f"""!variables.ours || variables.same || 'system:nodes' in request.userInfo.groups || ({IS_CONTROLLER})
+            || {REPORTS_ANYWHERE}""",
+            "status: how the pods of a run fare is told by their nodes, and decides who pays",
         ),
     ),
 )
 
 _BINDINGS = Policy(
     name="fairlease-bindings",
-    on=(_core(("CREATE",), "pods/binding", "bindings"),),
-    variables={"owner": _BOUND, "controller": _IS_CONTROLLER},
+    on=(core(("CREATE",), "pods/binding", "bindings"),),
+    variables={"owner": BOUND, "controller": IS_CONTROLLER},
     rules=(
         Rule(
-            f"variables.owner == '' || variables.controller || {_PLACES_ANYWHERE}",
+            f"variables.owner == '' || variables.controller || {PLACES_ANYWHERE}",
             "in this namespace only schedulers bind pods to nodes",
         ),
     ),
 )
 
-POLICIES = (_SPENDING, _TEMPLATES, _EDITS, _OWN, _MARKED, _CONFIG_MAPS, _OWNERS, _GPU_PODS, _BINDINGS)
+POLICIES = (
+    _SPENDING, _FAMILIES, _TEMPLATES, _EDITS, _OWN, _MARKED, _CONFIG_MAPS, _OWNERS, _GPU_PODS, _POD_REPORTS, _BINDINGS,
+)  # fmt: skip
 
 
 def _plain(expression: str) -> str:

@@ -10,6 +10,7 @@ apply would do the same for twice the API server's work (bench/cluster.py), and 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,9 @@ PODS_PART, LEASES_PART, STATUS_PART, RESERVATIONS_PART, TIDINGS_PART = (
     "tidings",
 )
 
+SWEEP_S = 0.01
+"""How long a look at everything goes on at a time: 20,000 runs take seconds, and what is new must not wait for them."""
+
 _TIDINGS = Part(Key("events"), TIDINGS_PART)
 
 Body = dict[str, Any]
@@ -92,6 +96,7 @@ class Projector:
         self._identity = settings.identity
         self._made = sight.made
         self._scribe = Scribe(api, self.writer, sight)
+        self._sweep: dict[Key, None] = {}
         self.lost_leases: set[Key] = set()
         """Leases whose objects are open and whose end the entries at hand do not tell."""
 
@@ -125,9 +130,15 @@ class Projector:
         return live.spec.owner if live is not None else final.spec.owner if final is not None else ""
 
     def mark_all(self) -> None:
-        """Look at every run that lives or has an object, and at every Budget."""
-        self._sight.marks.written_runs |= self._decider.state.runs.keys() | self._chronicle.closed.keys()
+        """Look at every run that lives or has an object, by and by, and at every Budget."""
+        everyone = self._sight.runs_seen() | self._decider.state.runs.keys() | self._chronicle.untold.keys()
+        self._sweep |= dict.fromkeys(sorted(everyone))
         self._sight.marks.written_budgets |= self._decider.state.budgets.keys()
+
+    @property
+    def sweeping(self) -> bool:
+        """Whether some of everything is still to be looked at."""
+        return bool(self._sweep)
 
     def _done(self, part: Part) -> None:
         if part.what == TIDINGS_PART:
@@ -138,12 +149,6 @@ class Projector:
         (marks.written_budgets if part.what == BUDGETS.plural else marks.written_runs).add(part.of)
         self._sight.wake.set()
 
-    def unwritten(self) -> dict[str, int]:
-        """How much of what was told is not written yet, by kind."""
-        ends = sum(map(len, self._chronicle.closed.values()))
-        counts = {"writes": self.writer.waiting, "ends": ends, "outcomes": len(self._chronicle.outcomes)}
-        return {kind: count for kind, count in counts.items() if count}
-
     def turn(self, now: int) -> None:
         """Write what is missing or different, of all that is marked."""
         self._reply(now)
@@ -151,11 +156,17 @@ class Projector:
         runs, marks.written_runs = marks.written_runs, set()
         budgets, marks.written_budgets = marks.written_budgets, set()
         for each in sorted(runs):
+            self._sweep.pop(each, None)
+            self._guarded(RUNS, each, now, self._run)
+        until = time.perf_counter() + SWEEP_S
+        while self._sweep and time.perf_counter() < until:
+            each = next(iter(self._sweep))
+            del self._sweep[each]
             self._guarded(RUNS, each, now, self._run)
         for each in sorted(budgets):
             self._guarded(BUDGETS, each, now, self._budget)
         for name, outcome in self._chronicle.outcomes.items():
-            self._outcome(name, write(outcome))
+            self._outcome(name, write(outcome.spec))
 
     def _guarded(self, what: Resource, name: Key, now: int, plan: Callable[[Key, int], None]) -> None:
         """One object of a shape that nobody thought of must not keep all others from being written."""
@@ -172,12 +183,20 @@ class Projector:
             self._leases(name, run)
         if not self.writer.busy(Part(name, PODS_PART)):
             self.gangs.plan(name, run, seen, Part(name, PODS_PART))
+        asked = self.writer.asked
         self._reservations(name, now)
+        told = not self.writer.busy(Part(name, RESERVATIONS_PART)) and self.writer.asked == asked
         if seen is None:
             self._forgotten(name, run)
         elif not self.writer.busy(Part(name, STATUS_PART)) and not self.writer.busy(Part(name, PODS_PART)):
+            asked = self.writer.asked
             self._status(name, run, seen, now)
+            told = told and (run is not None or self.writer.asked == asked)
             self._finalizer(name, run, seen)
+        else:
+            told = told and run is not None
+        if told:
+            self._chronicle.told(name)
 
     def _forgotten(self, name: Key, run: RunState | None) -> None:
         self._scribe.forget(Target(RUNS.plural, name))

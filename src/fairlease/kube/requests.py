@@ -38,7 +38,7 @@ REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSub
 ELSEWHERE = "default"
 """Where the Events of objects without a namespace lie."""
 
-DRILL_S, ANSWER_S, PAUSE_S = 60.0, 30.0, 0.1
+DRILL_S, ANSWER_S, SPARE_S, PAUSE_S = 60.0, 30.0, 3.0, 0.1
 """How long a drill waits for the pod on the spare, and how long anybody waits for the controller."""
 
 
@@ -65,6 +65,7 @@ class Requests:
                 raise
             raise no_run(name) from None
         await self._answer(short_name, namespace, wish.id)
+        decided_ms = _ms_since(begun)
         lost, new, spare = await self._exchanged(name, before)
         told: Answer = {
             "name": short(name),
@@ -73,7 +74,7 @@ class Requests:
             "from": _place(lost),
             "to": _place(new),
             "spare": spare,
-            "decidedMs": _ms_since(begun),
+            "decidedMs": decided_ms,
         }
         return told | await self._run_again(namespace, lost.metadata.name, new.metadata.name, begun)
 
@@ -85,7 +86,7 @@ class Requests:
 
     async def _exchanged(self, run: Key, before: dict[str, OwnSeen]) -> tuple[OwnSeen, OwnSeen, str | None]:
         """The lease that was lost, the one that was opened for it, and the node of the new spare, once they are objects."""
-        until = time.monotonic() + ANSWER_S
+        until, found_at = time.monotonic() + ANSWER_S, 0.0
         while time.monotonic() < until:
             after = await self._open_leases(run)
             fresh = [each for name, each in after.items() if name not in before]
@@ -96,7 +97,9 @@ class Requests:
             )
             if new is not None and lost is not None:
                 kept = [each.spec["slice"]["nodes"][0] for each in fresh if _role(each) is Role.SPARE]
-                return lost, new, kept[0] if kept else None
+                found_at = found_at or time.monotonic()
+                if kept or time.monotonic() - found_at > SPARE_S:  # the new spare is written beside it, if there is one
+                    return lost, new, kept[0] if kept else None
             await asyncio.sleep(PAUSE_S)
         raise Unanswered("the swap was decided, and its leases were not written in time")
 

@@ -52,15 +52,6 @@ RESERVATIONS_OVER = ("Released", "Canceled", "Failed", "Superseded")
 """States of a reservation that nothing follows."""
 
 
-class OwnerReference(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Whose object it is."""
-
-    kind: str
-    name: str
-    uid: str
-    controller: bool = False
-
-
 class Meta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """What is read of an object's metadata. Types that need more, or less, declare their own with the first four fields."""
 
@@ -74,7 +65,6 @@ class Meta(msgspec.Struct, frozen=True, rename="camel", gc=False):
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
-    owner_references: tuple[OwnerReference, ...] = ()
 
     @property
     def key(self) -> str:

@@ -13,15 +13,17 @@ import msgspec
 from fairlease.engine.notice import Kind
 from fairlease.kube.policy import NAMESPACE
 from fairlease.model import rules
-from fairlease.model.amount import SECOND
+from fairlease.model.amount import HOUR, MINUTE, SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load, read_file
 from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
+from fairlease.scheduler import SNAPSHOT_EVERY
 from fairlease.theatre.backoff import a_backoff
 from fairlease.theatre.webhook import web_address
 
 PORT_MAX = 65_535
+GRACE_MAX = HOUR
 
 
 class Notify(Record, frozen=True, kw_only=True):
@@ -43,8 +45,13 @@ class Cluster(Record, frozen=True, kw_only=True):
     pulled holds them too."""
     master_port: int = 29_500
     """Where the first rank of every gang listens."""
+    max_grace: Duration = 10 * MINUTE
+    """The longest that a pod gets to end, whatever its template or checkpoint asks for: its lease is closed by then, and somebody
+    else waits for its GPUs."""
     opportunistic_grace: Duration = 2 * SECOND
-    """How long opportunistic work has to end, at most, when somebody with a claim needs its GPUs."""
+    """The same for work that runs on GPUs to which it has no claim."""
+    snapshot_every: int = SNAPSHOT_EVERY
+    """Entries of the ledger after which a snapshot is kept, and older ones go to the archive."""
     retry_backoff: Duration = 10 * SECOND
     """How long a run rests after its own work failed; twice as long each time, five minutes at most."""
     notify: Notify = Notify()
@@ -67,10 +74,21 @@ def _port(value: int) -> str | None:
     return None if 0 < value <= PORT_MAX else f"expected a port from 1 to {PORT_MAX}"
 
 
+def _grace(value: int) -> str | None:
+    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
+
+
 _POLICY = Reader(rules.CHECKS, rules.RULES)
 _CLUSTER = Reader(
     {
-        Cluster: {"pause_image": rules.not_empty, "master_port": _port, "retry_backoff": a_backoff},
+        Cluster: {
+            "pause_image": rules.not_empty,
+            "master_port": _port,
+            "max_grace": _grace,
+            "opportunistic_grace": _grace,
+            "snapshot_every": rules.more_than_nothing,
+            "retry_backoff": a_backoff,
+        },
         Notify: {"webhook": web_address, "webhook_file": rules.not_empty},
     },
     {},

@@ -184,11 +184,21 @@ async def put_parts(api: Api, specs: list[LedgerEntrySpec]) -> None:
     await _all(map(put, specs))
 
 
+REMOVED_ABREAST = 4
+"""There are thousands, nobody waits for them, and appends need connections too."""
+
+
 async def remove(api: Api, objects: list[Filed]) -> None:
-    """Delete objects, many at once; those that are gone already are no matter. Parts go last: nobody shall find them missing."""
+    """Delete objects, a few at once; those that are gone already are no matter. Parts go last: nobody shall find them missing."""
+
+    async def take(waiting: list[Meta]) -> None:
+        while waiting:
+            each = waiting.pop()
+            await api.delete(LEDGER_ENTRIES, each.name, uid=each.uid)
+
     for parts in (False, True):
-        chosen = [each.metadata for each in objects if bool(each.spec.part) is parts]
-        await _all(api.delete(LEDGER_ENTRIES, each.name, uid=each.uid) for each in chosen)
+        waiting = [each.metadata for each in reversed(objects) if bool(each.spec.part) is parts]
+        await _all(take(waiting) for _ in range(REMOVED_ABREAST))
 
 
 async def _all(writes: Iterable[Coroutine[None, None, object]]) -> None:

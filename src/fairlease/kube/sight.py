@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fairlease.kube.resource import Meta
     from fairlease.model.lease import Lease
 
+SILENT_S = 3.0
 _IN_FORCE = ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
 
 
@@ -67,12 +68,13 @@ class Sight:
         self.pods_of_run: dict[Key, dict[str, PodSeen]] = {}
         self.pods_of_node: dict[str, dict[str, PodSeen]] = {}
         self.waiting_for_node: dict[str, set[Key]] = {}
-        self.made, self.made_pods, self.bound_pods = Made(), Made(), Made()
+        self.made, self.bound_pods = Made(), Made()
         self.nodes = Informer(api, NODES, NodeSeen, self._on_node)
         self.namespaces = Informer(api, NAMESPACES, Seen, self._on_namespace)
         self.budgets = Informer(api, BUDGETS, OwnSeen, self._on_budget)
         self.runs = Informer(api, RUNS, OwnSeen, self._on_run)
         self.pods = Informer(api, PODS, PodSeen, self._on_pod, labels=RUN)
+        self.made_pods = Made(self.pods.passed)
         self.services = Informer(api, SERVICES, Seen, partial(self._on_projected, SERVICES), labels=RUN)
         # Of what is over, nobody needs a copy: a closed lease leaves the watch as if it were deleted.
         self.leases = Informer(api, LEASES, Seen, partial(self._on_projected, LEASES), fields="status.closed!=true")
@@ -91,6 +93,11 @@ class Sight:
         for each in self.informers:
             await each.synced.wait()
 
+    def refresh(self) -> None:
+        """Look again at every kind of which nothing was heard lately: who begins to lead acts on what is not there, too."""
+        for each in self.informers:
+            each.refresh(SILENT_S)
+
     def mark_all(self) -> None:
         """Look at everything: at the start, and now and then."""
         marks = self.marks
@@ -98,12 +105,18 @@ class Sight:
         marks.budgets.update(map(Key, self.budgets.objects))
         marks.runs.update(map(Key, self.runs.objects))
         marks.reports.update(self.pods_of_run)
-        marks.written_runs.update(map(Key, self.runs.objects), self.pods_of_run)
         marks.written_budgets.update(map(Key, self.budgets.objects))
+        self.wake.set()
+
+    def runs_seen(self) -> set[Key]:
+        """Every run of which there is an object of any kind."""
+        found = {*map(Key, self.runs.objects), *self.pods_of_run}
         for informer in (self.leases, self.services, self.reservations):
             for each in informer.objects.values():
-                self._written(each.metadata)
-        self.wake.set()
+                run = run_of(each.metadata.annotations, each.metadata.namespace)
+                if run is not None:
+                    found.add(run)
+        return found
 
     @property
     def held(self) -> bool:

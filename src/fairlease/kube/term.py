@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import command as cmd
 from fairlease.kube.archive import BadArchive
@@ -26,7 +26,7 @@ from fairlease.kube.observe import Observer, instant
 from fairlease.kube.project import Projector
 from fairlease.ledger import event as ev
 from fairlease.reason import Reason
-from fairlease.scheduler import SNAPSHOT_EVERY, Decider, Tick
+from fairlease.scheduler import Decider, Tick
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.refresh import Refresh
 
@@ -53,10 +53,21 @@ FORECAST_S = 5.0
 
 AGAIN_S = 0.2
 LAST_S = 5.0
+SNAPSHOT_BYTES = 128 << 20
+"""Bytes of entries after which a snapshot is due, however few they are: etcd holds no more than some gigabytes."""
 LOOK_S = 0.1
 """Between two looks at whether the pod of a rank that was taken over runs: that is no news to anything but a metric."""
 SNAPSHOT_AGAIN_S = 30.0
+SNAPSHOT_LATE_S = 300.0
 LINES_MAX = 50
+
+
+class _Due(NamedTuple):
+    """A snapshot that is to be kept; how many bytes of entries it stands for, and when waiting for it is worth a word."""
+
+    snapshot: Snapshot
+    size: int
+    late_at: float
 
 
 class Term:
@@ -83,7 +94,8 @@ class Term:
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
         self._not_before = 0.0
-        self._saved = 0 if base is None else base.seq
+        self._saved = (0 if base is None else base.seq, 0)
+        self._due: _Due | None = None
         self._compare_at = self._snapshot_at = 0.0
         self._refresh = Refresh(FORECAST_S)
         self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
@@ -104,7 +116,7 @@ class Term:
         """Decide until told to stop. Raises `Conflict` where another has appended."""
         self.projector.writer.start()
         try:
-            await self._notifier.open(self._journal.entries(self._saved))
+            await self._notifier.open(self._journal.entries(self._saved[0]))
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()
@@ -119,7 +131,9 @@ class Term:
                 self._notifier.turn(busy=self._sight.marks.news())
                 if self._metrics.changes.waiting:
                     self._metrics.changes.look(self._sight.runs_on)
-                if not self._sight.marks.news():
+                if self.projector.sweeping:
+                    await asyncio.sleep(0)
+                elif not self._sight.marks.news():
                     await self._sleep()
             await self._last_snapshot()
             await self._notifier.close()
@@ -283,32 +297,51 @@ class Term:
         self._sight.wake.set()
 
     def _keep_snapshot(self) -> None:
-        """A snapshot, where one is due and everything before it is written; or where that takes too long."""
-        behind = self.decider.head.seq - self._saved
-        if self._aside or behind < SNAPSHOT_EVERY or time.monotonic() < self._snapshot_at:
+        """A snapshot where one is due. It is taken at once, and kept when all that ended before it stands in objects.
+
+        Who starts from it is told nothing of what ended before: that must have been written by then.
+        """
+        now, (saved, saved_bytes) = time.monotonic(), self._saved
+        if self._aside or now < self._snapshot_at:
             return
-        if not self.projector.unwritten() or behind > 2 * SNAPSHOT_EVERY:
-            self._snapshot_at = time.monotonic() + SNAPSHOT_AGAIN_S
-            due = self.decider.due_snapshot()
-            if due is not None:
-                self._beside(self._save(due))
+        if self._due is None:
+            behind, size = self.decider.head.seq - saved, self._journal.size
+            if behind < self._settings.cluster.snapshot_every and size - saved_bytes < SNAPSHOT_BYTES:
+                return
+            taken = self.decider.due_snapshot(force=True)
+            self._due = None if taken is None else _Due(taken, size, now + SNAPSHOT_LATE_S)
+        if self._due is None:
+            return
+        if not self._untold(self._due.snapshot.seq):
+            self._beside(self._save(self._due))
+        elif now > self._due.late_at:
+            self._due = self._due._replace(late_at=now + SNAPSHOT_LATE_S)
+            first = self._chronicle.told_before()
+            self._log.warning("a snapshot waits until what ended is written to objects", untold_since=first)
+
+    def _untold(self, seq: int) -> bool:
+        """Whether something that ended up to an entry may not stand in its object yet."""
+        first = self._chronicle.told_before()
+        return first is not None and first <= seq
 
     async def _last_snapshot(self) -> None:
         """Who stops in order spares the next one the reading, if that is quickly done."""
-        unwritten = self.projector.unwritten()
-        if unwritten:
-            self._log.info("stops before everything is written; the next one goes on", **unwritten)
-        due = None if unwritten else self.decider.due_snapshot(force=True)
+        if self._untold(self.decider.head.seq):
+            self._log.info("stops before everything is written; the next one goes on")
+            return
+        due = self.decider.due_snapshot(force=True)
         if due is not None:
             with suppress(TimeoutError, ApiError, Unreachable):
                 async with asyncio.timeout(LAST_S):
                     await self._journal.save_snapshot(due)
 
-    async def _save(self, due: Snapshot) -> None:
+    async def _save(self, kept: _Due) -> None:
+        due = kept.snapshot
+        self._snapshot_at = time.monotonic() + SNAPSHOT_AGAIN_S  # where it fails
         try:
             await self._journal.save_snapshot(due)
             self.decider.saved(due)
-            self._saved = due.seq
+            self._saved, self._due, self._snapshot_at = (due.seq, kept.size), None, 0.0
             tidied = await self._journal.tidy()
             self._log.info("snapshot", seq=due.seq, archived=tidied.archived, removed=tidied.removed)
         except (ApiError, Unreachable, OSError, BadArchive) as error:

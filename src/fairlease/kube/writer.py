@@ -78,6 +78,8 @@ class Writer:
 
     def __init__(self, done: Callable[[Part], None], metrics: Metrics, log: FilteringBoundLogger) -> None:
         self.failed: dict[Target, Failed] = {}
+        self.asked = 0
+        """How many writes were ever asked for, whether they were taken or had to wait."""
         self._done, self._metrics, self._log = done, metrics, log
         self._queue: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
         self._targets: set[Target] = set()
@@ -107,6 +109,7 @@ class Writer:
 
     def write(self, lane: Lane, part: Part, target: Target, act: Callable[[], Awaitable[None]]) -> bool:
         """Have a write done, unless it is under way already or failed just now; says whether it was taken."""
+        self.asked += 1
         failed = self.failed.get(target)
         if target in self._targets or (failed is not None and failed.again_at > asyncio.get_running_loop().time()):
             return False
@@ -180,26 +183,36 @@ class Writer:
 
 
 class Made:
-    """What we wrote and have not seen yet: until then it is there all the same. One that never shows is forgotten."""
+    """What we wrote and have not seen yet: until then it is there all the same. One that never shows is forgotten.
+
+    `passed` tells whether all that happened up to a version was seen: then what was written with it is forgotten no sooner, however
+    long a watch is interrupted. Nobody shall think that it was taken away.
+    """
 
     EXPIRES_S = 30.0
 
-    def __init__(self) -> None:
-        self._there: dict[str, tuple[str, float]] = {}
+    def __init__(self, passed: Callable[[str], bool] | None = None) -> None:
+        self._passed = passed
+        self._there: dict[str, tuple[str, float, str]] = {}
 
-    def add(self, key: str, value: str = "") -> None:
+    def add(self, key: str, value: str = "", version: str = "") -> None:
         """It was written, the server says."""
-        self._there[key] = (value, asyncio.get_running_loop().time() + self.EXPIRES_S)
+        self._there[key] = (value, asyncio.get_running_loop().time() + self.EXPIRES_S, version)
 
     def get(self, key: str) -> str | None:
         """What is known of it, where it was written and not seen yet."""
         found = self._there.get(key)
         if found is None:
             return None
-        if found[1] < asyncio.get_running_loop().time():
+        value, expires_at, version = found
+        if version.isdigit() and self._passed is not None:
+            expired = self._passed(version)
+        else:
+            expired = expires_at < asyncio.get_running_loop().time()
+        if expired:
             del self._there[key]
             return None
-        return found[0]
+        return value
 
     def seen(self, key: str) -> None:
         """The server told of it, or of its end."""

@@ -6,6 +6,7 @@ with `&` and `|`: the nodes of a pool that a selector matches, or those of a dom
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.slots import bits_of, missing_label, natural
@@ -27,6 +28,7 @@ class NodeState:
     """One node: which slots are free, which of them reservations have a lien on, and whether new work may use it.
 
     `version` changes with each of these, here and in its domain, and is not used again: what was computed for it still holds.
+    `stamp` is its domain's version when it last changed.
     `spare` and `tenant` are the slots that Spare and Borrowed leases hold: the only ones that two leases may hold at once.
     """
 
@@ -46,6 +48,7 @@ class NodeState:
         "rank",
         "seat",
         "spare",
+        "stamp",
         "tenant",
         "version",
     )
@@ -66,7 +69,7 @@ class NodeState:
         self.leases: dict[int, Lease] = {}
         self.lien = 0
         self.liens: dict[Key, int] = {}
-        self.version = 0
+        self.version = self.stamp = 0
 
     @property
     def room(self) -> int:
@@ -117,24 +120,14 @@ class Domain:
     """Nodes of one flavor on one fast fabric; `rooms[f]` are those with `f` free GPUs under no lien, a bit each in name order.
 
     So the best fit is the lowest bit, and giving and taking slots compares no names. Nodes mostly come in order and get the next
-    bit (`seat`); when one comes out of order, or goes, all are seated anew at the next question.
+    bit (`seat`); when one comes out of order, or goes, all are seated anew at the next question. `changed` are nodes in the order
+    in which they last did, `layout` counts comings and goings.
     """
 
     __slots__ = (
-        "_rooms",
-        "_seated",
-        "free",
-        "key",
-        "liened",
-        "mask",
-        "name",
-        "nodes",
-        "order",
-        "pool",
-        "seat",
-        "sizes",
-        "version",
-    )
+        "_rooms", "_seated", "changed", "free", "key", "layout", "liened", "mask", "name", "nodes", "order", "pool", "seat",
+        "sizes", "version",
+    )  # fmt: skip
 
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
@@ -146,7 +139,8 @@ class Domain:
         self.free = 0
         self.liened = 0
         self.seat = 0
-        self.version = 0
+        self.version = self.layout = 0
+        self.changed: dict[NodeState, None] = {}
         self.sizes: dict[int, int] = {}
         self._seated: list[NodeState] = []
         self._rooms: dict[int, int] | None = {}
@@ -190,7 +184,8 @@ class Domain:
     def enter(self, state: NodeState) -> None:
         """A node joins."""
         self.nodes[state.node.name] = state
-        self.version += 1
+        self.layout += 1
+        self.touch(state)
         self.mask |= state.bit
         self.sizes[state.node.gpus] = self.sizes.get(state.node.gpus, 0) + 1
         self.free += state.room
@@ -204,11 +199,30 @@ class Domain:
     def leave(self, state: NodeState) -> None:
         """A node leaves."""
         del self.nodes[state.node.name]
+        self.layout += 1
         self.version += 1
+        self.changed.pop(state, None)
+        self.pool.tense.pop(state, None)
         self.mask &= ~state.bit
         self.sizes[state.node.gpus] -= 1
         self.free -= state.room
         self._rooms = None
+
+    def touch(self, state: NodeState) -> None:
+        """Other slots of a node are free, or under a lien."""
+        state.version += 1
+        self.version += 1
+        state.stamp = self.version
+        self.changed.pop(state, None)
+        self.changed[state] = None
+        if state.free & state.lien and not state.barred:
+            self.pool.tense[state] = None
+        else:
+            self.pool.tense.pop(state, None)
+
+    def changed_since(self, version: int) -> Iterator[NodeState]:
+        """Nodes that changed after the domain had this version."""
+        return takewhile(lambda state: state.stamp > version, reversed(self.changed))
 
     def shift(self, state: NodeState, before: int, after: int) -> None:
         """A node that had room for `before` GPUs has room for `after`."""
@@ -226,6 +240,7 @@ class Domain:
 class Pool:
     """All nodes of one flavor; `free` counts GPUs under no lien, `idle` all that nobody uses, `liened` nodes with a lien.
 
+    `tense` are nodes with free slots that are under a lien: where a run could start that may pass it.
     `_holes[f]` are the domains with `f` free GPUs, `_levels` has a bit for each such `f`. Domains have bits in their order, as
     nodes have theirs in a domain. `stale` are those whose bit must move before the next question, with the hole they were last
     seen with.
@@ -233,7 +248,7 @@ class Pool:
 
     __slots__ = (
         "_holes", "_labels", "_levels", "_next_bit", "_seated", "domains", "ever_fits", "flavor", "free", "idle", "liened",
-        "mask", "stale",
+        "mask", "stale", "tense",
     )  # fmt: skip
 
     def __init__(self, flavor: str) -> None:
@@ -250,6 +265,7 @@ class Pool:
         self._holes: dict[int, int] = {}
         self._levels = 0
         self.stale: dict[Domain, int] | None = None
+        self.tense: dict[NodeState, None] = {}
 
     def nodes_matching(self, labels: dict[str, str]) -> int:
         """The nodes a selector matches, as bits."""
@@ -382,9 +398,8 @@ class Capacity:
         before, idle = state.room, state.idle
         state.free, state.barred = free, barred
         after = state.room
-        state.version += 1
         if state.domain is not None:
-            state.domain.version += 1
+            state.domain.touch(state)
             state.domain.pool.idle += state.idle - idle
             if before != after:
                 state.domain.shift(state, before, after)
@@ -401,9 +416,8 @@ class Capacity:
         before, step = state.room, (lien != 0) - (state.lien != 0)
         state.lien = lien
         after = state.room
-        state.version += 1
         if state.domain is not None:
-            state.domain.version += 1
+            state.domain.touch(state)
             state.domain.liened += step
             state.domain.pool.liened += step
             if before != after:
@@ -424,10 +438,9 @@ class Capacity:
         for state, after in frees.items():
             before, domain = state.free, state.domain
             state.free = after
-            state.version += 1
             if domain is None:
                 continue
-            domain.version += 1
+            domain.touch(state)
             if state.barred is None and before != after:
                 was, left = before.bit_count(), after.bit_count()
                 domain.pool.idle += left - was

@@ -89,12 +89,15 @@ class Ground:
         self.capacity.set_slots(state, free, barred)
 
     def _bar(self, state: NodeState) -> None:
+        before = state.barred
         self._slots(state, state.free, bar(state.node, self.capacity.labels, state.peak, failed=state.failed))
         self.dirty.flavors.add(self.capacity.flavor(state.node))
         if state.barred:
             self.dirty.sliced.update(state.liens)
         else:  # who lost their place with a node is tried again when one comes back, whether there is room or not
             self.dirty.sliced.update(run.key for lost in self.standings.blocked.values() for run in lost.values())
+            if before is not None:  # nor had they a date who could not count on it
+                self.dirty.topology.add(self.capacity.flavor(state.node))
 
     def _debounce(self, state: NodeState) -> None:
         """A silent node whose pods are known dead fails when the debounce is over."""

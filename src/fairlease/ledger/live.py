@@ -26,9 +26,10 @@ Unit = tuple[str, str, str, int]
 Signature = tuple[str, bool, tuple[str, ...]]
 """(owner, may borrow, sponsors): runs alike in this ask the same envelopes in the same order."""
 
-Footprint = tuple[int, int, int, int, bool, bool]
-"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain, opportunistic): runs alike in this
-need one room. Opportunistic work holds no spares, as it has no claim to its GPUs, and finds room on those of others."""
+Footprint = tuple[int, int, int, int, bool, bool, int | None]
+"""(GPUs per pod, per group, in all at the narrowest, spares per group, all in one domain, opportunistic, least limit): runs alike
+in this need one room, and whoever asked first finds it first. Opportunistic work holds no spares, as it has no claim to its GPUs,
+and finds room on those of others; whoever surely ends soon finds room under liens."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _FOR_ROOM = (Reason.NoRoom, Reason.Reserved)
@@ -233,7 +234,13 @@ def footprint_of(spec: RunSpec) -> Footprint:
     width = spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
     together = not locality.allow_cross_group_spread
     spares = 0 if spec.opportunistic else spec.spares_per_group
-    return size, locality.group_gpus or size, width, spares, together, spec.opportunistic
+    return size, locality.group_gpus or size, width, spares, together, spec.opportunistic, least_limit(spec)
+
+
+def least_limit(spec: RunSpec) -> int | None:
+    """The least limit of those that are so long to a factor of two: what a line passes for, as all in it are no shorter."""
+    limit = spec.runtime.max_duration
+    return None if limit is None else 1 << limit.bit_length() - 1
 
 
 class Shape:

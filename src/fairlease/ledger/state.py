@@ -65,6 +65,8 @@ class State(World):
         before = self.config
         self._set("config", event.config)
         self.dirty.budgets |= before.commit_quantum != event.config.commit_quantum
+        # Who waits has a date from now on, or none.
+        self.dirty.budgets |= before.reservations != event.config.reservations
         if before.node_debounce != event.config.node_debounce:
             for state in self.capacity.nodes.values():
                 self._debounce(state)
@@ -180,7 +182,7 @@ class State(World):
     def _run_requeued(self, event: ev.RunRequeued) -> None:
         run = self.runs[event.run]
         assert not run.leases, "an attempt's leases close before the next attempt is asked for"
-        if event.reason is Reason.Fail:
+        if event.reason is Reason.Fail and self.teaches:
             self.durations.ended(self.undo, run, self.at)
         self.undo.touch(run)
         run.attempt += 1
@@ -210,8 +212,10 @@ class State(World):
         run = self.runs[event.run]
         assert not run.leases, "a run's leases close before it ends"
         assert run.hold is None, "a run's reservation is over before it ends"
-        if event.reason in _OWN_ENDS:
-            self.durations.ended(self.undo, run, self.at)
+        if self.teaches:
+            self.waits.gone(self.undo, run.key)
+            if event.reason in _OWN_ENDS:
+                self.durations.ended(self.undo, run, self.at)
         self._dequeue(run)
         self._rested(run)
         self.undo.pop(self.runs, event.run)
@@ -334,3 +338,4 @@ class State(World):
             run.foreseen = (self.at, foreseen)
             if run.foreseen_first is None:
                 run.foreseen_first = run.foreseen
+                self.waits.told(self.undo, run.key, self.at, foreseen)

@@ -1,24 +1,28 @@
 """How long runs waited, and how wrong forecasts of it were: what the next forecast is made with.
 
-A forward play of the engine knows the queue but not who will cancel, fail or be submitted; an owner's waits lately know that but
-not the queue. Five experts blend the two in different shares, in the logarithm of time. Of each the ledger remembers how far it was
-off when runs started, so that the spread of a forecast is that of the errors that were made, and the best expert speaks. All
-numbers are integers (thousandths of a natural logarithm), so that what is undone leaves no trace.
+Some of the runs that were forecast are witnesses: what was believed of their wait is kept, and what became of it. Where queues
+are long, what a start teaches is old news, as it was foreseen days ago; so witnesses that wait still are heard as well, for what
+is now believed of them (`engine.belief`). They stand apart in time by a share of the wait that was foreseen, so that a thousand
+runs that were asked for in one minute are not a thousand witnesses of the same thing.
 
-Only the forecast that was made when a run began to wait teaches, because that is the one people ask for and the one that is
-scored.
+The shares that P10, P50 and P90 are taken at follow what comes of them: each witness that starts moves them a little, down where it
+came before, up where it came after. In the long run as many starts come before each as should, whatever the cluster is like.
+
+All numbers are integers (thousandths of a natural logarithm, millionths of a share), so that what is undone leaves no trace. Only
+the forecast that was made when a run began to wait teaches, because that is the one people ask for and the one that is scored.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.model.amount import SECOND
+from fairlease.model.record import Key
 
 if TYPE_CHECKING:
+    from fairlease.ledger.event import Foreseen
     from fairlease.ledger.live import RunState
     from fairlease.ledger.undo import UndoLog
 
@@ -26,9 +30,9 @@ EXPERTS = 5
 """Expert k counts the play with k/4 and the owner's usual wait with the rest."""
 
 REMEMBERED = 500
-"""Starts whose errors are remembered."""
-JUDGED = 200
-"""Of these, so many decide which expert speaks."""
+"""Starts whose scores are remembered."""
+WITNESSES = 512
+"""Forecasts that are kept to learn from; they stand apart by the wait that was foreseen, divided by this."""
 WAITS = 20
 """Waits of each owner that are remembered."""
 EVERYBODY = ""
@@ -38,6 +42,11 @@ PLAY_MIN = 10 * SECOND
 ACTUAL_MIN = SECOND
 SHARES = (100, 500, 900)
 """P10, P50 and P90, in thousandths."""
+
+PACE = 30
+"""By how many thousandths of what it was off each share is moved by a start."""
+LEAN_MAX = 200_000
+"""How far a share may lean, in millionths."""
 
 
 def nats(ms: int) -> int:
@@ -53,13 +62,11 @@ def centre(expert: int, play: int, usual: int | None) -> int:
 
 
 class Scored(NamedTuple):
-    """One start that had been forecast: each expert's error and loss, and how the forecast that was told fared.
+    """One start that had been forecast, and how the forecast that was told fared.
 
-    `actual`, `error` and `baseline_error` are milliseconds; the last is None where nothing was there to compare with.
+    `error` and `baseline_error` are milliseconds; the latter is None where nothing was there to compare with.
     """
 
-    errors: tuple[int, ...]
-    losses: tuple[int, ...]
     inside: bool
     before_p50: bool
     before_p90: bool
@@ -67,18 +74,30 @@ class Scored(NamedTuple):
     baseline_error: int | None
 
 
-KeptWaits = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[Scored, ...]]
+class Witness(NamedTuple):
+    """What was believed at a time of a run's wait from then on, by each expert; and the wait that it came to, if that is known."""
+
+    number: int
+    run: Key
+    at: int
+    centres: tuple[int, ...]
+    actual: int | None = None
+
+
+KeptWaits = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[Scored, ...], tuple[Witness, ...], tuple[int, ...]]
 """As a snapshot holds them."""
 
 
 class Waits:
-    """What starts have taught."""
+    """What starts have taught. `lean`: by how much each share is moved, in millionths."""
 
     def __init__(self) -> None:
         self.recent: dict[str, tuple[int, ...]] = {}
         self.scored: deque[Scored] = deque()
-        self.errors: list[list[int]] = [[] for _ in range(EXPERTS)]
-        self.losses = [0] * EXPERTS
+        self.witnesses: dict[int, Witness] = {}
+        self.open: dict[Key, int] = {}
+        self.lean = (0,) * len(SHARES)
+        self._numbers = 0
 
     def usual(self, owner: str, waited: int = 0) -> int | None:
         """How much longer this owner's runs waited lately that had waited so long, in the middle; else everybody's; else None."""
@@ -88,12 +107,27 @@ class Waits:
                 return rest[len(rest) // 2]
         return None
 
-    def best(self) -> int:
-        """The expert whose forecasts lost the least lately; while hardly any is known, the one that only plays."""
-        enough = 10
-        if len(self.scored) < enough:
-            return EXPERTS - 1
-        return min(range(EXPERTS), key=lambda expert: (self.losses[expert], -expert))
+    def latest(self) -> list[Witness]:
+        """All witnesses, the latest first."""
+        return [self.witnesses[number] for number in sorted(self.witnesses, reverse=True)]
+
+    def told(self, undo: UndoLog, run: Key, at: int, first: Foreseen) -> None:
+        """A run got its first forecast: it is a witness, if there was none just before it."""
+        last = self.witnesses.get(self._numbers)
+        if last is not None and (at - last.at) * WITNESSES < max(first.play, PLAY_MIN):
+            return
+        undo.later(setattr, self, "_numbers", self._numbers)
+        self._numbers += 1
+        centres = tuple(centre(expert, first.play, first.usual) for expert in range(EXPERTS))
+        undo.put(self.witnesses, self._numbers, Witness(self._numbers, run, at, centres))
+        undo.put(self.open, run, self._numbers)
+        if self._numbers - WITNESSES in self.witnesses:
+            self._drop(undo, self._numbers - WITNESSES)
+
+    def gone(self, undo: UndoLog, run: Key) -> None:
+        """A run is over that had not started: it tells nothing."""
+        if run in self.open:
+            self._drop(undo, self.open[run])
 
     def started(self, undo: UndoLog, run: RunState, now: int) -> None:
         """A run that was touched starts now: note how long it waited, and what became of its forecast, which is over."""
@@ -104,14 +138,10 @@ class Waits:
         if run.foreseen_first is None:
             return
         (at, told), run.foreseen, run.foreseen_first = run.foreseen_first, None, None
-        actual = nats(max(now - at, ACTUAL_MIN))
-        errors = tuple(actual - centre(expert, told.play, told.usual) for expert in range(EXPERTS))
         baseline = None if told.baseline is None else abs(now - at - told.baseline)
-        self._learn(
+        self._score(
             undo,
             Scored(
-                errors=errors,
-                losses=tuple(_loss(self.errors[expert], error) for expert, error in enumerate(errors)),
                 inside=told.p10 <= now <= told.p90,
                 before_p50=now <= told.p50,
                 before_p90=now <= told.p90,
@@ -119,59 +149,44 @@ class Waits:
                 baseline_error=baseline,
             ),
         )
+        number = self.open.get(run.key)
+        if number is not None:
+            undo.pop(self.open, run.key)
+            witness = self.witnesses[number]._replace(actual=nats(max(now - at, ACTUAL_MIN)))
+            undo.put(self.witnesses, number, witness)
+            self._lean(undo, (now <= told.p10, now <= told.p50, now <= told.p90))
 
-    def _learn(self, undo: UndoLog, row: Scored) -> None:
+    def _drop(self, undo: UndoLog, number: int) -> None:
+        witness = undo.pop(self.witnesses, number)
+        if self.open.get(witness.run) == number:
+            undo.pop(self.open, witness.run)
+
+    def _lean(self, undo: UndoLog, before: tuple[bool, ...]) -> None:
+        undo.later(setattr, self, "lean", self.lean)
+        moved = [PACE * (share - 1000 * came) for share, came in zip(SHARES, before, strict=True)]
+        self.lean = tuple(max(-LEAN_MAX, min(LEAN_MAX, lean + by)) for lean, by in zip(self.lean, moved, strict=True))
+
+    def _score(self, undo: UndoLog, row: Scored) -> None:
         self.scored.append(row)
-        left = self.scored.popleft() if len(self.scored) > REMEMBERED else None
-        self._count(row, 1)
-        if left is not None:
-            self._count(left, -1)
-        if len(self.scored) > JUDGED:
-            self._judge(self.scored[-JUDGED - 1], -1)
-        self._judge(row, 1)
-        undo.later(self._unlearn, left)
+        undo.later(self._unscore, self.scored.popleft() if len(self.scored) > REMEMBERED else None)
 
-    def _unlearn(self, left: Scored | None) -> None:
-        if len(self.scored) > JUDGED:
-            self._judge(self.scored[-JUDGED - 1], 1)
-        row = self.scored.pop()
-        self._judge(row, -1)
-        self._count(row, -1)
+    def _unscore(self, left: Scored | None) -> None:
+        self.scored.pop()
         if left is not None:
             self.scored.appendleft(left)
-            self._count(left, 1)
-
-    def _count(self, row: Scored, sign: int) -> None:
-        for errors, error in zip(self.errors, row.errors, strict=True):
-            if sign > 0:
-                insort(errors, error)
-            else:
-                del errors[bisect_left(errors, error)]
-
-    def _judge(self, row: Scored, sign: int) -> None:
-        for expert, loss in enumerate(row.losses):
-            self.losses[expert] += sign * loss
 
     def freeze(self) -> KeptWaits:
         """For a snapshot."""
-        return tuple(sorted(self.recent.items())), tuple(self.scored)
+        witnesses = tuple(self.witnesses[number] for number in sorted(self.witnesses))
+        return tuple(sorted(self.recent.items())), tuple(self.scored), witnesses, (*self.lean, self._numbers)
 
     def thaw(self, kept: KeptWaits) -> None:
         """From a snapshot."""
-        recent, scored = kept
+        recent, scored, witnesses, (*lean, self._numbers) = kept
         self.recent.update(recent)
-        for row in scored:
-            self.scored.append(row)
-            self._count(row, 1)
-        for row in scored[-JUDGED:]:
-            self._judge(row, 1)
-
-
-def _loss(errors: list[int], error: int) -> int:
-    """The pinball loss of the quantiles that errors so far would have given: what it costs to be told wrong."""
-    loss = 0
-    for share in SHARES:
-        known = errors[min(len(errors) - 1, len(errors) * share // 1000)] if errors else 0
-        over = error - known
-        loss += share * over if over >= 0 else (share - 1000) * over
-    return loss
+        self.scored.extend(scored)
+        self.lean = tuple(lean)
+        for witness in witnesses:
+            self.witnesses[witness.number] = witness
+            if witness.actual is None:
+                self.open[witness.run] = witness.number

@@ -53,6 +53,8 @@ class World(Ground):
         self.overdrawn: dict[Unit, int | None] = {}
         self.durations = Durations()
         self.waits = Waits()
+        self.teaches = True
+        """Whether what happens is learned from: not so in a rehearsal, which would only hear itself."""
         self.loans = Loans()
         self.hungry: dict[tuple[str, Signature], dict[Key, RunState]] = {}
         self.orders = 0
@@ -269,10 +271,11 @@ class World(Ground):
         run.started_at = self.at
         if run.first_started_at is None:
             run.first_started_at = self.at
-        self.waits.started(self.undo, run, self.at)
+        if self.teaches:
+            self.waits.started(self.undo, run, self.at)
+            run.expected = self.expectation(run)
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
-        run.expected = self.expectation(run)
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._start_by(run, None)
         if run.spec.opportunistic:

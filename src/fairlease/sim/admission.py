@@ -31,7 +31,7 @@ def faults(seen: Auditor, run: Asked, event: ev.LeasesOpened, opened: list[Held]
     payers = event.payers
     for lease in opened:
         yield from _lease_faults(seen, run, lease)
-    yield from _domain_faults(seen, run)
+    yield from _domain_faults(seen, run, opened)
     if event.reason is Reason.Start:
         yield from _group_faults(run, opened)
     for payer in payers:
@@ -58,19 +58,21 @@ def _lease_faults(seen: Auditor, run: Asked, lease: Held) -> Iterator[Fault]:
         yield "location", f"{lease.name} lies on {node.name}, outside the location"
 
 
-def _domain_faults(seen: Auditor, run: Asked) -> Iterator[Fault]:
-    """Each group in one domain, or all in one."""
-    spec, labels = run.spec, seen.config.labels
-    domains: dict[int, set[tuple[str, ...]]] = {}
-    for lease in run.open:
-        found = seen.nodes[lease.node].labels
-        domain = tuple(found.get(each, "") for each in (labels.region, labels.cluster, labels.domain))
-        domains.setdefault(lease.group, set()).add(domain)
-    for group, where in domains.items():
-        if len(where) != 1:
-            yield "domain", f"group {group} of {run.key} lies in {sorted(where)}"
-    if not spec.locality.allow_cross_group_spread and len(set.union(*domains.values())) != 1:
-        yield "domain", f"{run.key} is spread"
+def _domain_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fault]:
+    """What opens lies in one domain with the rest of its group, or of the run; labels may have been changed under the rest."""
+    new = {each.name for each in opened}
+    apart = run.spec.locality.allow_cross_group_spread
+    for group in sorted({each.group for each in opened}):
+        mine = [each for each in opened if each.group == group]
+        before = [each for each in run.open if each.name not in new and (each.group == group or not apart)]
+        found = {_domain(seen, each) for each in (mine if apart else opened)}
+        if len(found) != 1 or (before and not found <= {_domain(seen, each) for each in before}):
+            yield "domain", f"group {group} of {run.key} opens in {sorted(found)}"
+
+
+def _domain(seen: Auditor, lease: Held) -> tuple[str, ...]:
+    found, labels = seen.nodes[lease.node].labels, seen.config.labels
+    return tuple(found.get(each, "") for each in (labels.region, labels.cluster, labels.domain))
 
 
 def _group_faults(run: Asked, opened: list[Held]) -> Iterator[Fault]:

@@ -39,7 +39,7 @@ class Asking:
         rng = self.rng
         self.count += 1
         namespace = "default" if rng.random() < 0.8 else "other"
-        again = rng.random() < 0.15
+        again = rng.random() < 0.25
         spec = self._spec(now)
         if self.last is not None and again:
             spec = self.last

@@ -14,15 +14,21 @@ from msgspec.structs import replace
 
 from fairlease.ledger import event as ev
 from fairlease.ledger.store import Entry
+from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Role
 from fairlease.model.node import Node
 from fairlease.model.record import Key, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
-from fairlease.sim import admission, change
+from fairlease.sim import admission, change, cutting, stillness
 from fairlease.sim.bookkeeper import Asked, Books, Held, Unit
 from fairlease.sim.promises import Promises
+
+_FOR_GOOD = (
+    Reason.Completed, Reason.Canceled, Reason.TimeLimit, Reason.LatestStartPassed, Reason.UpstreamFailed
+)  # fmt: skip
+"""Ends after which nobody asks whether there is another attempt."""
 
 
 class Violation(NamedTuple):
@@ -34,10 +40,14 @@ class Violation(NamedTuple):
 
 
 class Auditor:
-    """Everything the entries told so far. `punctual`: every timer was fired at its exact time, so ends can be exact too."""
+    """Everything the entries told so far. `punctual`: every timer was fired at its exact time, so ends can be exact too.
 
-    def __init__(self, *, punctual: bool = True) -> None:
+    `strict`: whoever plays the film says beforehand which nodes were `reported` gone, so no others may fail without a sign.
+    """
+
+    def __init__(self, *, punctual: bool = True, strict: bool = False) -> None:
         self.punctual = punctual
+        self.strict = strict
         self.config = Config()
         self.books = Books(self.config.commit_quantum)
         self.nodes: dict[str, Node] = {}
@@ -51,7 +61,9 @@ class Auditor:
         self.promises = Promises()
         self.violations: list[Violation] = []
         self.moment = change.Moment()
-        self._cuts: dict[tuple[Key, str], Reason] = {}
+        self.cuts = cutting.Cuts()
+        self.silent: dict[str, int] = {}
+        self.reported: set[str] = set()
         self._seq = self._asked = 0
         self._hear: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
@@ -70,29 +82,16 @@ class Auditor:
         """Hear one entry, event by event, and look at the whole when it is over."""
         self._check(entry.seq == self._seq + 1 and entry.at >= self.at, "chain", "entries follow each other in time")
         self._seq, self.at = entry.seq, entry.at
-        self._cuts, self.moment = {}, change.Moment()
+        self.cuts.begin()
+        self.moment = change.Moment()
         for event in entry.events:
             self._hear[type(event)](event)
         self._whole()
 
     def settled(self, now: int) -> None:
-        """When every timer up to `now` has fired: what is overdrawn, and what should have ended."""
+        """When every timer up to `now` has fired: nothing is left that should have been decided."""
         self.at = max(self.at, now)
-        expected = self.books.uncovered(self.at)
-        for unit in sorted(expected ^ set(self.overdrawn)):
-            told = "is" if unit in self.overdrawn else "is not"
-            self._check(holds=False, claim="overdrawn", message=f"{unit} {told} overdrawn in the ledger")
-        for message in self.promises.overdue(self.at):
-            self._check(holds=False, claim="reservation", message=message)
-        for unit, ends in sorted(self.overdrawn.items()):
-            self._check(ends is None or ends > self.at, "drain", f"{unit} outlived its grace, which ended at {ends}")
-        for run in self.runs.values():
-            if run.phase is Phase.RUNNING:
-                late = run.deadline is not None and run.deadline <= self.at
-                self._check(not late, "time limit", f"{run.key} runs past {run.deadline}")
-            elif run.phase is Phase.PENDING and run.attempt == 1:
-                latest = run.spec.runtime.latest_start
-                self._check(latest is None or latest > self.at, "latest start", f"{run.key} still waits after {latest}")
+        self._blame(stillness.faults(self))
         self._blame(change.idle_faults(self, self.at))
 
     def _check(self, holds: bool, claim: str, message: str) -> None:  # noqa: FBT001 - it reads as a sentence: check that …
@@ -106,6 +105,7 @@ class Auditor:
     def _whole(self) -> None:
         """What must hold after every entry: no slot doubled, gangs whole, nothing held by those who wait or are over."""
         self._blame(change.whole_faults(self))
+        self._blame(self.cuts.over(self))
         held: dict[tuple[str, int, bool], str] = {}
         fixed: set[tuple[str, int]] = set()
         tenants: list[Held] = []
@@ -140,16 +140,29 @@ class Auditor:
 
     def _node_set(self, event: ev.NodeSet) -> None:
         node = event.node
+        if node.ready:
+            self.silent.pop(node.name, None)
+        else:
+            self.silent.setdefault(node.name, self.at)
         self.nodes[node.name] = node
         self.peaks[node.name] = max(node.gpus, self.peaks.get(node.name, 0))
-        self.failed.discard(node.name)
+        if node.ready and not node.fenced:
+            self.failed.discard(node.name)
 
     def _node_failed(self, event: ev.NodeFailed) -> None:
-        self._check(event.node in self.nodes, "node", f"{event.node} failed and is not known")
+        """From an honest signal and no other: somebody reports it gone, it is fenced, or silent for long with its pods dead."""
+        node, since = self.nodes.get(event.node), self.silent.get(event.node)
+        self._check(node is not None, "node", f"{event.node} failed and is not known")
+        dead = (
+            node is not None and node.pods_dead and since is not None and since + self.config.node_debounce <= self.at
+        )
+        honest = event.node in self.reported or dead or (node is not None and node.fenced)
+        self._check(honest or not self.strict, "node", f"{event.node} failed and nothing says so")
         self.failed.add(event.node)
 
     def _node_removed(self, event: ev.NodeRemoved) -> None:
         del self.nodes[event.node], self.peaks[event.node]
+        self.silent.pop(event.node, None)
         self.failed.discard(event.node)
 
     def _budget_set(self, event: ev.BudgetSet) -> None:
@@ -225,9 +238,15 @@ class Auditor:
             latest = run.spec.runtime.latest_start
             self._check(latest is not None and latest <= self.at, "latest start", f"{run.key} ended before {latest}")
         if event.reason is Reason.UpstreamFailed:
-            above = [self.runs.get(each) for each in _upstream(run)]
+            above = [self.runs.get(each) for each in stillness.upstream(run)]
             lost = any(each is not None and each.phase is Phase.FAILED for each in above)
             self._check(lost, "follow", f"{run.key} ended though none that it follows failed")
+        self._check((event.phase is Phase.COMPLETED) == (event.reason is Reason.Completed), "terminal", f"{event}")
+        retries = run.spec.runtime.retries
+        last = run.failures >= retries if event.reason is Reason.Fail else not run.spec.requeues
+        self._check(
+            last or event.reason in _FOR_GOOD, "requeue", f"{run.key} ended for {event.reason.value}, and not for good"
+        )
         run.phase, run.reason = event.phase, event.reason
 
     def _desired(self, event: ev.DesiredSet) -> None:
@@ -280,6 +299,8 @@ class Auditor:
         self._blame(change.tenant_faults(self, run, opened))
         self.books.leases += opened
         run.leases += opened
+        if event.reason is Reason.Start:
+            run.width, run.changed = sum(each.gpus for each in opened if each.role is not Role.SPARE), self.at
         if event.reason is Reason.Swap:
             self._blame(change.swap_faults(self, run, opened))
             return
@@ -294,23 +315,25 @@ class Auditor:
         self._check(run.rests_until is None, "backoff", f"{run.key} starts while it rests")
         self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
         self._check(
-            all(self._done(each) for each in _upstream(run)), "follow", f"{run.key} starts before those it follows"
+            all(self._done(each) for each in stillness.upstream(run)),
+            "follow",
+            f"{run.key} starts before those it follows",
         )
         latest = run.spec.runtime.latest_start
         timely = latest is None or run.attempt > 1 or self.at <= latest
         self._check(timely, "latest start", f"{run.key} starts after {latest}")
-        run.phase, run.started, run.width = Phase.RUNNING, self.at, 0
+        run.phase, run.started, run.stalled = Phase.RUNNING, self.at, None
 
     def _reserved(self, event: ev.ReservationMade) -> None:
         run = self._live(event.run)
         self._check(
             run.phase is Phase.PENDING, "reservation", f"{run.key} is {run.phase.value} and has a date to start"
         )
-        for message in self.promises.made(event, self.at):
+        for message in self.promises.made(event, self.at, self.config.notice):
             self._check(holds=False, claim="reservation", message=message)
 
     def _reservation_turned(self, event: ev.ReservationTurned) -> None:
-        for message in self.promises.turned(event, self.at):
+        for message in self.promises.turned(event, self.at, punctual=self.punctual):
             self._check(holds=False, claim="reservation", message=message)
 
     def _forecasted(self, event: ev.Forecasted) -> None:
@@ -340,7 +363,7 @@ class Auditor:
         keys = self.config.labels
         labelled = all(node.labels.get(each) for each in (keys.region, keys.cluster, keys.domain, keys.flavor))
         healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
-        barred = node.name in self.failed or node.fenced or not node.ready or node.cordoned
+        barred = node.name in self.failed or node.fenced or not node.ready or node.cordoned or node.held
         return labelled and not barred and healthy >= self.peaks[node.name]
 
     def _closed(self, event: ev.LeasesClosed) -> None:
@@ -353,16 +376,15 @@ class Auditor:
         if event.reason is Reason.NodeFailure:
             there = all(each.node in self.failed for each in going)
             self._check(there, "close", f"{run.key} lost leases on nodes that did not fail")
-        if event.reason in (Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn):
-            self._cut(run, event.reason, going)
-        elif event.reason in (Reason.DropSpare, Reason.RandomPreempt):
-            self._resolve(run, event, going)
-        elif event.reason is Reason.BudgetExhausted:
+        self._blame(change.closing_faults(self, run, event.reason, going))
+        forced = event.reason is Reason.Shrink and self.cuts.names(run, going)
+        if forced or event.reason in cutting.RECLAIMS:
+            self._blame(self.cuts.closing(self, run, event, going))
+        if event.reason is Reason.BudgetExhausted:
             over = any(
                 ends is not None and ends <= self.at for unit, ends in self.overdrawn.items() if unit[0] == run.key
             )
             self._check(over, "drain", f"{run.key} was drained before its grace was over")
-        self._blame(change.closing_faults(self, run, event.reason, going))
         self.moment.note(run, event.reason, going)
         for lease in going:
             lease.end = self.at
@@ -370,46 +392,19 @@ class Auditor:
             if not any(each.unit == unit for each in run.open):
                 self._cover(unit)
 
-    def _cut(self, run: Asked, reason: Reason, going: list[Held]) -> None:
-        """A cut was announced, lease by lease, and took only work without a claim to its GPUs."""
-        told = all(self._cuts.get((run.key, each.name)) is reason for each in going)
-        self._check(told, "outcome", f"{run.key} was cut without a record of it")
-        if reason is Reason.ReclaimOpportunistic:
-            self._check(run.spec.opportunistic, "cut", f"{run.key} is not opportunistic")
-            return
-        groups = {unit[3] for unit in self.overdrawn if unit[0] == run.key}
-        whole = len(going) == len(run.open)
-        fair = (
-            bool(groups) if whole else run.spec.malleable is not None and bool(groups & {each.group for each in going})
-        )
-        self._check(fair, "cut", f"{run.key} is covered and was cut")
-
-    def _resolve(self, run: Asked, event: ev.LeasesClosed, going: list[Held]) -> None:
-        """Funded work gave way by right: announced, and of the right kind."""
-        told = all(self._cuts.get((run.key, each.name)) is event.reason for each in going)
-        self._check(told, "outcome", f"{run.key} was cut without a record of it")
-        if event.reason is Reason.DropSpare:
-            self._check(all(each.role is Role.SPARE for each in going), "cut", f"{run.key} lost more than spares")
-            return
-        old = run.started is not None and self.at - run.started >= self.config.min_runtime
-        self._check(old, "cut", f"{run.key} was drawn before it was old enough")
-        self._check(len(going) == len(run.open), "cut", f"{run.key} was drawn and did not end whole")
-        self._check(event.seed is not None, "outcome", f"{run.key} was drawn without a seed")
-
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
-        self.moment.resolved = True
-        claim, by_hand = event.outcome.claim, event.outcome.by_hand
-        known = by_hand is not None if claim is None else claim.key in self.runs
-        self._check(known, "outcome", f"{event.name} is for nobody")
-        for action in event.outcome.actions:
-            self._cuts.update({(action.run, name): action.reason for name in action.leases})
+        self._blame(self.cuts.recorded(self, event))
 
     # --- cover ---------------------------------------------------------------------------------------------------------
 
     def _lost(self, event: ev.CoverLost) -> None:
         unit: Unit = (event.run, event.budget, event.envelope, event.group)
-        held = any(each.unit == unit for each in self._live(event.run).open)
+        run, terms = self._live(event.run), self.books.terms(event.budget, event.envelope)
+        held = any(each.unit == unit for each in run.open)
         self._check(held, "overdrawn", f"{unit} is overdrawn and holds nothing")
+        drains = terms is not None and terms.on_exhaustion is OnExhaustion.DRAIN
+        grace = self.at + (run.spec.runtime.checkpoint or 0) if drains else None
+        self._check(event.ends == grace, "drain", f"{unit} is to end at {event.ends}, not {grace}")
         if unit not in self.overdrawn:
             self.spans.setdefault(unit, []).append((self.at, None))
         self.overdrawn[unit] = event.ends
@@ -423,9 +418,3 @@ class Auditor:
         if self.overdrawn.pop(unit, -1) != -1:
             begin, _ = self.spans[unit].pop()
             self.spans[unit].append((begin, self.at))
-
-
-def _upstream(run: Asked) -> list[Key]:
-    """The runs that a run follows; a name without a namespace is one of its own."""
-    home = split(run.key)[0]
-    return [Key(name if "/" in name else f"{home}/{name}") for name in run.spec.follow.after]

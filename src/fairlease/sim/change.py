@@ -32,7 +32,6 @@ class Moment:
         self.shrunk: dict[Key, set[int]] = {}
         self.resized: set[Key] = set()
         self.told: dict[Key, Reason] = {}
-        self.resolved = False
 
     def note(self, run: Asked, reason: Reason, going: list[Held]) -> None:
         """Leases of a run are closed."""
@@ -55,7 +54,7 @@ def closing_faults(seen: Auditor, run: Asked, reason: Reason, going: list[Held])
         if ranks and ranks != spares:
             yield "swap", f"{run.key} closed ranks for a swap, and not a spare of their group for each"
     if reason is Reason.Shrink:
-        caused = run.key in seen.moment.lost or run.key in seen.moment.resized or seen.moment.resolved
+        caused = seen.moment.lost.get(run.key) or run.key in seen.moment.resized or seen.cuts.names(run, going)
         if run.spec.malleable is None or not caused:
             yield "shrink", f"{run.key} shrank without a cause"
     if reason is Reason.ReclaimedBySpare:

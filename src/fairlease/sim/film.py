@@ -193,13 +193,15 @@ def play(scenario: Scenario, until: int | None = None, progress: Callable[[int, 
         while taken < len(steps) and scenario.start + steps[taken].at <= now:
             world.take(steps[taken])
             taken += 1
-        world.forecast()
+        looked_at = checked < len(checks) and scenario.start + checks[checked].at <= now
+        world.forecast(looked_at=looked_at)
         while checked < len(checks) and scenario.start + checks[checked].at <= now:
             film.check(checks[checked])
             checked += 1
         if progress is not None:
             progress(taken, len(steps))
     world.now = max(world.now, end)
+    world.forecast(looked_at=True)
     for unseen in checks[checked:] if until is None else ():
         film.miss(unseen)
     film.close()

@@ -76,7 +76,7 @@ class Film:
 
     def __init__(self, seed: int, *, restart_always: bool = False) -> None:
         self.workload = Workload(seed)
-        self.auditor = Auditor(punctual=self.workload.punctual)
+        self.auditor = Auditor(punctual=self.workload.punctual, strict=True)
         self.store = MemoryStore()
         self.scheduler = Scheduler(self.store)
         self.restart_always = restart_always
@@ -120,11 +120,17 @@ class Film:
             [(run.key, run.attempt) for run in runs if run.phase is Phase.PENDING],
             [run.key for run in runs if run.over],
             [(run.key, run.spec.malleable) for run in runs if not run.over and run.spec.malleable is not None],
+            [
+                (run.key, sorted(each.rank for each in run.open if each.role is not Role.SPARE))
+                for run in runs
+                if any(each.role is Role.SPARE for each in run.open)
+            ],
         )
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
 
     def _tick(self, now: int, *commands: cmd.AnyCommand) -> None:
+        self.auditor.reported = {each.node for each in commands if isinstance(each, cmd.FailNode | cmd.RemoveNode)}
         self.scheduler.tick(now, *commands)
         for entry in self.store.entries(self._heard):
             self.auditor.witness(entry)

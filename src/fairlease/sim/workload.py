@@ -2,24 +2,28 @@
 
 Numbers are small and times lie on a coarse grid on purpose: runs collide, windows close at the instant work ends, caps are hit
 exactly. It asks the film only for what anybody could see (`View`), never the engine for its thoughts, and draws everything from
-one generator in one order: the same seed is the same film on every machine.
+one generator in one order: the same seed is the same film on every machine. Each film has a mood, which says what mostly happens
+in it: what is rare in one is common in another.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
-from fairlease.model.amount import HOUR, MINUTE
+from fairlease.model.amount import HOUR, MINUTE, SECOND
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import LabelKeys, Node
 from fairlease.model.record import Key, key
+from fairlease.model.reservation import ByHand
 from fairlease.model.run import Malleable
 from fairlease.sim.asking import Asking
+from fairlease.sim.breakage import Breakage
 from fairlease.sim.purses import Purses
 
 START = 1_767_571_200_000
@@ -29,7 +33,6 @@ GRID = 5 * MINUTE
 """Most moments are multiples of this, so that they meet."""
 
 _FLAVORS = ("H100", "A100", "L4")
-_REGIONS = ("west", "east")
 
 
 class View(NamedTuple):
@@ -43,6 +46,7 @@ class View(NamedTuple):
     waiting: list[tuple[Key, int]]
     over: list[Key]
     elastic: list[tuple[Key, Malleable]]
+    spared: list[tuple[Key, list[int]]]
 
 
 class Step(NamedTuple):
@@ -55,6 +59,31 @@ class Step(NamedTuple):
     trial: bool
 
 
+class Mood(NamedTuple):
+    """What mostly happens in a film: weights of what comes in, and the chance of a burst of failures.
+
+    `rich`: money is no object; `steady`: nodes are alike; `careful`: most runs are elastic and hold spares.
+    """
+
+    weights: dict[str, int]
+    burst: float
+    rich: bool = False
+    steady: bool = False
+    careful: bool = False
+
+
+MOODS = {
+    "mixed": Mood({"submit": 44, "work": 14, "cancel": 3, "edit": 6, "node": 11, "money": 15, "config": 2, "drill": 2, "hand": 1,
+                   "nonsense": 2}, 0.05),
+    "stormy": Mood({"submit": 40, "work": 7, "edit": 14, "node": 6, "repair": 24, "drill": 7, "hand": 1, "config": 1}, 0.25,
+                   rich=True, steady=True, careful=True),
+    "crowded": Mood({"submit": 55, "work": 14, "cancel": 3, "edit": 10, "node": 5, "money": 4, "config": 2, "drill": 4, "hand": 3},
+                    0.02, rich=True, careful=True),
+    "poor": Mood({"submit": 38, "work": 12, "cancel": 2, "edit": 10, "node": 3, "money": 32, "config": 1, "drill": 2}, 0.01,
+                 steady=True),
+}  # fmt: skip
+
+
 class Workload:
     """One film's author."""
 
@@ -62,23 +91,37 @@ class Workload:
         self.rng = random.Random(seed)
         rng = self.rng
         self.punctual = rng.random() < 0.8
-        self.stormy = rng.random() < 0.4
-        self.flavors = _FLAVORS[: 1 if self.stormy else rng.randint(1, 3)]
-        self.nodes = self._build_nodes()
-        places = [node.labels for node in self.nodes if "region" in node.labels and "fabric.domain" in node.labels]
-        self.purses = Purses(rng, self.flavors, places)
-        self.asking = Asking(rng, self.flavors, places, careful=self.stormy)
+        self.mood = MOODS[rng.choice(("mixed", "mixed", "stormy", "crowded", "poor"))]
+        mood = self.mood
+        self.flavors = _FLAVORS[: 1 if mood.rich or mood.steady else rng.randint(1, 3)]
+        self.breakage = Breakage(rng, self.flavors, steady=mood.steady)
+        self.purses = Purses(rng, self.flavors, self.breakage.places)
+        self.asking = Asking(rng, self.flavors, self.breakage.places, careful=mood.careful)
+
+        self._draw: dict[str, Callable[[View, int], cmd.AnyCommand]] = {
+            "submit": lambda _, at: cmd.Submit(*self.asking.run(at)),
+            "work": lambda view, _: self._work(view),
+            "cancel": lambda view, _: cmd.Cancel(self._any_run(view)),
+            "edit": lambda view, _: self._edited(view),
+            "node": lambda view, _: self.breakage.one(view.nodes),
+            "repair": lambda view, _: self.breakage.repaired(view.nodes),
+            "money": self._budget,
+            "config": lambda *_: cmd.Configure(self._config()),
+            "drill": lambda view, _: self._drill(view),
+            "hand": lambda *_: self._by_hand(),
+            "nonsense": lambda view, _: self._nonsense(view),
+        }
 
     def opening(self) -> tuple[cmd.AnyCommand, ...]:
         """The world as it is found."""
-        config = cmd.Configure(Config(commit_quantum=self.rng.choice((5, 15, 15, 30)) * MINUTE))
-        nodes = [cmd.SetNode(node) for node in self.nodes]
+        config = cmd.Configure(self._config())
+        nodes = [cmd.SetNode(node) for node in self.breakage.nodes]
         budgets = [cmd.SetBudget(name, self._at_ease(spec)) for name, spec in self.purses.first(START).items()]
         return (config, *nodes, *budgets)
 
     def _at_ease(self, spec: BudgetSpec) -> BudgetSpec:
-        """In a stormy film nodes are what goes wrong, not money."""
-        if not self.stormy:
+        """In some films money is not what goes wrong."""
+        if not self.mood.rich:
             return spec
         rich = [replace(each, concurrency=64, max_gpu_hours=None, start=None, end=None) for each in spec.envelopes]
         return replace(spec, envelopes=tuple(rich), aggregate_caps=())
@@ -89,8 +132,8 @@ class Workload:
         at = self._later(view)
         count = rng.choice((1, 1, 1, 2, 2, 3, 5))
         commands = tuple(self._command(view, at) for _ in range(count))
-        if rng.random() < (0.25 if self.stormy else 0.05):
-            commands = self._burst(view)
+        if rng.random() < self.mood.burst:
+            commands = self.breakage.burst(view.nodes)
         flags = [rng.random() < chance for chance in (0.08, 0.5, 0.25)]
         return Step(at, commands, flags[0], flags[1], flags[2])
 
@@ -108,23 +151,9 @@ class Workload:
         return view.now - view.now % GRID + minutes * GRID
 
     def _command(self, view: View, at: int) -> cmd.AnyCommand:
-        rng = self.rng
-        kind = rng.random()
-        if self.stormy and kind > 0.5:
-            return self._repaired(view) if kind < 0.8 else self._resize(view)
-        if kind < 0.45:
-            return cmd.Submit(*self.asking.run(at))
-        if kind < 0.6:
-            return self._work(view)
-        if kind < 0.67:
-            return cmd.Cancel(self._any_run(view)) if kind < 0.63 else self._edited(view, kind)
-        if kind < 0.78:
-            return self._node(view)
-        if kind < 0.95:
-            return self._budget(view, at)
-        if kind < 0.97:
-            return cmd.Configure(self._config())
-        return self._nonsense(view)
+        weights = self.mood.weights
+        kind = self.rng.choices(list(weights), list(weights.values()))[0]
+        return self._draw[kind](view, at)
 
     # --- work ----------------------------------------------------------------------------------------------------------
 
@@ -133,13 +162,16 @@ class Workload:
         if not view.running:
             return cmd.TimePassed()
         name, attempt = rng.choice(view.running)
+        pause = rng.choice((0, 0, 1, 10)) * MINUTE
         if rng.random() < 0.8:
-            return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)))
-        return cmd.PodFailed(name, attempt, rng.choice((0, 0, 0, 3)), retry_after=attempt % 3 * MINUTE)
+            return cmd.WorkEnded(name, attempt, rng.choice((0, 0, 0, 1)), retry_after=pause)
+        return cmd.PodFailed(name, attempt, rng.choice((0, 0, 0, 3)), retry_after=pause)
 
-    def _edited(self, view: View, kind: float) -> cmd.AnyCommand:
+    def _edited(self, view: View) -> cmd.AnyCommand:
         """A run asks for another width, or for other money."""
-        return self._resize(view) if kind < 0.65 else cmd.SetFunding(self._any_run(view), self.asking.funding())
+        if self.rng.random() < 0.65:
+            return self._resize(view)
+        return cmd.SetFunding(self._any_run(view), self.asking.funding())
 
     def _resize(self, view: View) -> cmd.AnyCommand:
         """Mostly a width on the grid; some are refused."""
@@ -148,6 +180,27 @@ class Workload:
             return cmd.Resize(self._any_run(view), rng.randint(0, 12))
         name, elastic = rng.choice(view.elastic)
         return cmd.Resize(name, rng.choice(elastic.grid))
+
+    def _drill(self, view: View) -> cmd.AnyCommand:
+        """Mostly of a run that holds spares, and mostly of a rank it has."""
+        rng = self.rng
+        if not view.spared or rng.random() < 0.1:
+            return cmd.Drill(self._any_run(view), rng.choice((None, 0, 99)))
+        name, ranks = rng.choice(view.spared)
+        return cmd.Drill(name, None if rng.random() < 0.4 else rng.choice(ranks))
+
+    def _by_hand(self) -> cmd.AnyCommand:
+        """An administrator wants GPUs of some place free."""
+        rng = self.rng
+        pod = rng.choice((1, 2, 4))
+        pods = rng.randint(1, 4)
+        group = None if rng.random() < 0.5 else pod * rng.randint(1, pods)
+        location: dict[str, str] = {}
+        if self.breakage.places and rng.random() < 0.8:
+            label = rng.choice(("region", "fabric.domain", "rack"))
+            location = {label: rng.choice(self.breakage.places).get(label, "*")}
+        asked = ByHand(by="root", reason="repairs", gpus=pod * pods, gpus_per_pod=pod, group_gpus=group)
+        return cmd.Resolve(rng.choice(self.flavors), location, asked)
 
     def _any_run(self, view: View) -> Key:
         known = [name for name, _ in view.running + view.waiting] + view.over[-3:]
@@ -169,83 +222,24 @@ class Workload:
         ))  # fmt: skip
 
     def _config(self) -> Config:
+        """Mostly as it comes; sometimes with another patience, or none."""
         rng = self.rng
-        quantum, debounce = rng.choice((5, 15, 30)) * MINUTE, rng.choice((0, 1, 10)) * MINUTE
-        domain = "rack" if rng.random() < 0.1 else "fabric.domain"
-        cooldown = rng.choice((0, 1, 1, 10)) * MINUTE
-        labels = LabelKeys(domain=domain)
-        return Config(commit_quantum=quantum, node_debounce=debounce, grow_cooldown=cooldown, labels=labels)
-
-    # --- nodes ---------------------------------------------------------------------------------------------------------
-
-    def _build_nodes(self) -> list[Node]:
-        rng = self.rng
-        nodes: list[Node] = []
-        for domain in range(rng.randint(2, 5)):
-            flavor = self.flavors[0] if domain == 0 else rng.choice(self.flavors)
-            region = rng.choice(_REGIONS)
-            cluster = f"{region}-{rng.randint(1, 2)}"
-            for _ in range(rng.randint(1, 4)):
-                labels = {"region": region, "cluster": cluster, "fabric.domain": f"d{domain}", "gpu.flavor": flavor}
-                labels["rack"] = f"r{rng.randint(1, 2)}"
-                if rng.random() < 0.06:
-                    del labels[rng.choice(("region", "cluster", "fabric.domain", "gpu.flavor"))]
-                nodes.append(Node(name=f"n{len(nodes)}", labels=labels, gpus=rng.choice((1, 2, 4, 4, 8, 8, 8))))
-        return nodes
-
-    def _node(self, view: View) -> cmd.AnyCommand:
-        rng = self.rng
-        if not view.nodes or rng.random() < 0.2:
-            return cmd.SetNode(rng.choice(self.nodes))
-        name = rng.choice(sorted(view.nodes))
-        node = view.nodes[name]
-        kind = rng.random()
-        if kind < 0.1:
-            return cmd.FailNode(name)
-        if kind < 0.13:
-            return cmd.RemoveNode(name)
-        return cmd.SetNode(self._changed(node, kind))
-
-    def _repaired(self, view: View) -> cmd.AnyCommand:
-        """A node that is gone or broken comes back as it was."""
-        broken = [node for node in self.nodes if view.nodes.get(node.name) != node]
-        return cmd.SetNode(self.rng.choice(broken if broken and self.rng.random() < 0.3 else self.nodes))
-
-    def _burst(self, view: View) -> tuple[cmd.AnyCommand, ...]:
-        """Several nodes at once: gone, removed or fenced."""
-        rng = self.rng
-        names = rng.sample(sorted(view.nodes), min(len(view.nodes), rng.choice((2, 2, 3, 5))))
-        kinds = [rng.random() for _ in names]
-        return tuple(
-            cmd.FailNode(name) if kind < 0.6
-            else cmd.RemoveNode(name) if kind < 0.75
-            else cmd.SetNode(replace(view.nodes[name], fenced=True))
-            for name, kind in zip(names, kinds, strict=True)
-        )  # fmt: skip
-
-    def _changed(self, node: Node, kind: float) -> Node:
-        rng = self.rng
-        if kind < 0.5:
-            return next(each for each in self.nodes if each.name == node.name)
-        if kind < 0.6:
-            return replace(node, cordoned=not node.cordoned)
-        if kind < 0.7:
-            return replace(node, ready=False, pods_dead=rng.random() < 0.7)
-        if kind < 0.75:
-            return replace(node, fenced=True)
-        if kind < 0.82:
-            return replace(node, healthy_gpus=rng.randint(0, node.gpus))
-        if kind < 0.9:
-            return replace(node, gpus=rng.choice((1, 2, 4, 8)))
-        other = rng.choice(self.nodes)
-        label = rng.choice(("region", "fabric.domain", "gpu.flavor", "rack"))
-        return replace(node, labels={**node.labels, label: other.labels.get(label, "")})
+        domain = "rack" if rng.random() < 0.04 else "fabric.domain"
+        return Config(
+            notice=rng.choice((15 * MINUTE, 15 * MINUTE, 5 * MINUTE, HOUR, SECOND, 0, None)),
+            reservations=rng.random() < 0.95,
+            commit_quantum=rng.choice((5, 15, 15, 30)) * MINUTE,
+            min_runtime=rng.choice((0, 5, 15, 15, 30)) * MINUTE,
+            node_debounce=rng.choice((0, 1, 1, 10)) * MINUTE,
+            grow_cooldown=rng.choice((0, 1, 1, 10)) * MINUTE,
+            labels=LabelKeys(domain=domain),
+        )
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
     def _budget(self, view: View, at: int) -> cmd.AnyCommand:
         rng = self.rng
-        if view.budgets and rng.random() < 0.08:
+        if view.budgets and rng.random() < 0.06:
             return cmd.RemoveBudget(rng.choice(sorted(view.budgets)))
         if not view.budgets or rng.random() < 0.1:
             return cmd.SetBudget(*self.purses.fresh(at))

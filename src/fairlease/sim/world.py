@@ -36,7 +36,11 @@ FORECAST_EVERY = 5 * MINUTE
 """How often forecasts are made anew, at most."""
 
 FORECAST_RUNS_MAX = 200
-"""Runs up to which a film makes forecasts by itself."""
+"""Living runs up to which whoever begins to wait is forecast at once."""
+
+FORECAST_SHARE = 8
+"""In a larger world, how many may wait for each tick since the last round. A round costs about as much as an eighth of that many
+ticks, so that a film of thousands spends no more on forecasts than on what happens."""
 
 
 class World:
@@ -56,6 +60,7 @@ class World:
         self.faults: list[str] = []
         self._forecast_seq = 0
         self._forecast_at = scenario.start
+        self._ticks = 0
         self.refusals: list[Line] = []
 
     def set_up(self) -> None:
@@ -93,17 +98,18 @@ class World:
                 self._tick(*(command for action in group for command in self._commands(action)))
             self.advance(self.now)
 
-    def forecast(self) -> None:
+    def forecast(self, *, looked_at: bool = False) -> None:
         """Who waits and has no forecast yet gets one; the others, where facts changed, every few minutes.
 
-        In a large world only when asked: a rehearsal for each of thousands that wait would take longer than the film.
+        In a large world not at every step, yet always before somebody looks at it.
         """
         state, seq = self.scheduler.state, self.scheduler.head.seq
-        if seq == self._forecast_seq or len(state.runs) > FORECAST_RUNS_MAX:
+        if seq == self._forecast_seq or not (state.queue or state.queue.resting):
             return
         waiting = forecast.waiting(state)
-        if not waiting:
+        if len(state.runs) > FORECAST_RUNS_MAX and not looked_at and self._ticks * FORECAST_SHARE < len(waiting):
             return
+        self._ticks = 0
         if self.now - self._forecast_at >= FORECAST_EVERY:
             self._forecast_at = self.now
             self._tick(cmd.Forecast())
@@ -167,6 +173,7 @@ class World:
 
     def _tick(self, *commands: cmd.AnyCommand) -> None:
         tick = self.scheduler.tick(self.now, *commands)
+        self._ticks += 1
         for command, answer in zip(commands, tick.decision.answers, strict=True):
             if isinstance(command, cmd.Resize) and answer is not None:
                 about, reason = f"Run/{command.run}", answer.reason.value

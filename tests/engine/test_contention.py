@@ -1,0 +1,63 @@
+"""Claims that meet others' work in odd places: who is drawn, when, and how often a date is tried."""
+
+from __future__ import annotations
+
+from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
+
+from fairlease.engine import command as cmd
+from fairlease.ledger import event as ev
+from fairlease.model.config import Config
+from fairlease.model.record import key
+from fairlease.reason import Reason
+
+
+def test_who_goes_because_it_is_overdrawn_does_not_stand_in_the_lottery_too() -> None:
+    world = World(
+        node("a0"), node("a1"), *(budget(each, envelope(concurrency=16)) for each in ("ann", "bob", "claimant"))
+    )
+    world.submit("owing", run("ann", 8, 8))
+    world.submit("funded", run("bob", 8, 8))
+    assert world.submit("claim", run("claimant", 16, 8)) == "Reserved"
+    world.write(budget("ann", envelope(concurrency=4)))
+    world.wait(20 * MINUTE)
+    assert world.how("claim") == "Running"
+    (record,) = world.told(ev.OutcomeRecorded)
+    assert [token.run for token in record.outcome.lottery.tokens] == [key("funded")]
+    assert {cut.run: cut.reason for cut in record.outcome.actions} == {
+        key("owing"): Reason.ReclaimOverdrawn, key("funded"): Reason.RandomPreempt
+    }  # fmt: skip
+
+
+def test_who_starts_at_this_instant_is_not_drawn_at_it() -> None:
+    """Others were cut for it: without minRuntime two claims that fall due together would undo each other."""
+    world = World(node("a0"), *(budget(each) for each in ("ann", "bob", "cy")))
+    world.tick(cmd.Configure(Config(min_runtime=0)))
+    world.submit("old", run("ann", 8, 8))
+    world.submit("first", run("bob", 8, 8))
+    world.submit("second", run("cy", 8, 8))
+    world.wait(15 * MINUTE)
+    assert [each.run for each in world.told(ev.LeasesClosed)] == [key("old")]
+
+
+def test_a_date_that_counting_gets_wrong_again_and_again_is_tried_ever_more_rarely() -> None:
+    """Money for half of it reaches a node that is cordoned; counting sees GPUs enough elsewhere."""
+    claimant = budget("claimant", envelope("all", 8), envelope("one", 8, selector={"rack": "r1"}))
+    world = World(node("a0", labels={"rack": "r1"}, cordoned=True), node("a1"), node("a2"), budget("bob"), claimant)
+    world.tick(cmd.Configure(Config(notice=MINUTE)))
+    world.submit("held", run("bob", 16, 8))
+    assert world.submit("claim", run("claimant", 16, 8)) == "Reserved"
+    world.wait(24 * HOUR)
+    assert world.how("held") == "Running"
+    assert 3 <= len(world.told(ev.ReservationMade)) <= 16
+
+
+def test_who_waits_has_a_date_as_soon_as_reservations_are_turned_on_and_none_when_they_are_off() -> None:
+    world = World(node("a0"), budget("ann"), budget("bob"))
+    world.tick(cmd.Configure(Config(reservations=False)))
+    world.submit("held", run("ann", 8, 8))
+    assert world.submit("waits", run("bob", 8, 8)) == "NoRoom"
+    world.tick(cmd.Configure(Config()))
+    assert world.how("waits") == "Reserved"
+    world.tick(cmd.Configure(Config(reservations=False)))
+    assert world.how("waits") == "NoRoom"
+    assert world.auditor.promises.of[key("waits")].state.value == "Blocked"
