@@ -115,6 +115,7 @@ def test_a_dry_run_of_a_resolution_writes_nothing_and_the_real_one_does_what_it_
         ({"flavor": "H100", "gpus": 6, "pod": 4}, "InvalidRequest"),
         ({"flavor": "H100", "gpus": 0}, "InvalidRequest"),
         ({"flavor": "H100", "gpus": 8, "pod": 0}, "InvalidRequest"),
+        ({"flavor": "H100", "gpus": 8, "pod": 2, "group": 3}, "InvalidRequest"),
         ({"flavor": "H100", "gpus": 8, "reason": "x" * 201}, "InvalidRequest"),
         ({"flavor": "H100", "gpus": "8"}, "InvalidRequest"),
     ],
@@ -129,8 +130,15 @@ def test_what_cannot_be_freed_is_refused_and_nobody_is_touched(
     assert patient.phase("rigid") == "Running"
 
 
+def test_a_group_that_holds_no_whole_pods_is_told_as_such(patient: Stage) -> None:
+    with pytest.raises(CallFailed) as caught:
+        patient.call("resolve", flavor="H100", gpus=8, pod=2, group=3)
+    assert caught.value.error.message == "groups of 3 GPUs do not divide into pods of 2"
+
+
 def test_names_nobody_knows_are_not_found(patient: Stage) -> None:
-    for verb, args in (("reservations", {"run": "nobody"}), ("outcomes", {"name": 'outcome-9"'})):
+    unknown = (("reservations", {"run": "nobody"}), ("outcomes", {"name": 'outcome-9"'}), ("outcomes", {"run": "nobody"}))
+    for verb, args in unknown:
         with pytest.raises(CallFailed) as caught:
             patient.call(verb, **args)
         assert caught.value.error.reason == "NotFound"
