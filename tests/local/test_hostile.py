@@ -187,7 +187,9 @@ def test_asking_the_daemon_needs_neither_an_event_loop_nor_the_engine() -> None:
     ],
     ids=["gang", "group", "least width", "spares"],
 )
-def test_a_plan_for_more_gpus_than_there_could_be_costs_no_more_than_another(stage: Stage, spec: dict[str, Any]) -> None:
+def test_a_plan_for_more_gpus_than_there_could_be_costs_no_more_than_another(
+    stage: Stage, spec: dict[str, Any]
+) -> None:
     wish = run_object("vast", 8, "true", gpusPerPod=1)
     wish["spec"] |= spec
     plan = stage.call("plan", object=wish)
