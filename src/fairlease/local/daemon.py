@@ -142,7 +142,8 @@ class Daemon:
             self.log.info(
                 "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
             )
-            ready([] if self.metrics_problem is None else [self.metrics_problem])
+            amiss = [] if self.metrics_problem is None else [self.metrics_problem]
+            ready([*amiss, *await asyncio.to_thread(self.access.strangers)])
             self._beside = [self._loop.create_task(each) for each in (self.notifier.live(), self._beacon.listen())]
             await self._live()
         finally:
