@@ -27,7 +27,7 @@ class Reason(enum.Enum):
         return member
 
     # Cover, from the envelope that passed the least to the one that passed the most (SEMANTICS §3).
-    InvalidRequest = "InvalidRequest", 100, False, "correct the run's spec and submit it again"
+    InvalidRequest = "InvalidRequest", 100, False, "correct it, and ask again"
     NoEnvelope = "NoEnvelope", 101, False, "ask for a Budget with an envelope of this flavor, or name sponsors"
     SelectorMismatch = "SelectorMismatch", 102, False, "widen the envelope's selector or the run's location"
     WindowClosed = "WindowClosed", 103, True, "wait for the envelope's window to open, or have it moved"
@@ -55,12 +55,7 @@ class Reason(enum.Enum):
 
     # Pack and order.
     NoRoom = "NoRoom", 200, True, "wait for GPUs to be free"
-    NeverFits = (
-        "NeverFits",
-        201,
-        False,
-        "ask for fewer GPUs, smaller groups or another location: no set of nodes could hold it",
-    )
+    NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller groups or another location"
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
     BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"

@@ -146,9 +146,14 @@ def calm_collector() -> None:
 
 
 def fold(ledger: Ledger) -> tuple[State, int]:
-    """The state that a ledger's entries tell, and the number of the entry whose snapshot it began from."""
+    """The state that a ledger's entries tell, and the number of the entry whose snapshot it began from.
+
+    A snapshot that another version took may have another shape. It saves time and proves nothing, so it is passed over then.
+    """
     kept = ledger.latest_snapshot()
-    state = State() if kept is None else snapshot.open_up(kept)
+    state = None if kept is None else snapshot.open_up(kept)
+    if state is None:
+        state, kept = State(), None
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -83,6 +83,11 @@ def test_a_budget_that_is_nearly_right_is_guessed(fake: FakeDaemon, ask: Ask) ->
     assert "did you mean team-a?" in ask("budgets", "remove", "taem-a").stderr
 
 
+def test_a_name_that_is_right_is_not_offered_for_another(fake: FakeDaemon, ask: Ask) -> None:
+    fake.answers["budgets.stop-lending"] = _missing("envelope team-b in it")
+    assert "did you mean" not in ask("budgets", "stop-lending", "team-a", "team-b").stderr
+
+
 def _missing(what: str) -> Any:  # noqa: ANN401 - an answer
     def refuse(_: dict[str, Any]) -> None:
         raise RefusalError("NotFound", f"there is no {what}", 1, "look at the list for the right name")

@@ -124,6 +124,15 @@ def test_waiting_ends_as_the_run_does(fake: FakeDaemon, ask: Ask, tmp_path: Path
         assert phase.lower() in result.stderr
 
 
+def test_for_a_program_the_answer_stands_alone_on_standard_output(fake: FakeDaemon, ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("hello\n")
+    fake.answers["logs"] = {"files": [{"rank": 0, "attempt": 1, "path": str(tmp_path / "log")}], "ended": True}
+    fake.answers["show"] = {"name": "x", "spec": {}, "status": status_of("Completed", "Completed", "told")}
+    result = ask("run", "--gpus", "1", "-o", "json", "--", "true")
+    assert json.loads(result.stdout)["status"]["phase"] == "Completed"
+    assert "hello\n" in result.stderr
+
+
 def test_a_dry_run_is_a_quote_that_writes_nothing(fake: FakeDaemon, ask: Ask) -> None:
     result = ask("run", "--gpus", "16", "--dry-run", "-o", "json", "--", "true")
     assert result.exit_code == 1

@@ -292,6 +292,35 @@ def test_parquet_holds_the_same_rows_with_types(machine: Machine, tmp_path: Path
     assert rows[0]["end"] >= rows[0]["start"]
 
 
+@pytest.mark.parametrize("style", ["csv", "parquet"])
+def test_an_export_into_a_device_or_a_pipe_leaves_it_there(machine: Machine, tmp_path: Path, style: str) -> None:
+    pytest.importorskip("pyarrow")
+    pipe, end = tmp_path / "pipe", {"csv": b"\n", "parquet": b"PAR1"}[style]
+    os.mkfifo(pipe)
+    writer = machine.popen("export", "leases", "--format", style, "-O", str(pipe))
+    assert pipe.read_bytes().endswith(end)
+    writer.communicate(timeout=60)
+    assert (writer.returncode, pipe.is_fifo()) == (0, True), "written to, and not replaced"
+    aside = tmp_path / "full"  # A way to the device by which it cannot be replaced, should that be tried.
+    aside.symlink_to("/dev/full")
+    assert "No space left" in machine.do("export", "leases", "--format", style, "-O", str(aside), code=74)
+    assert Path("/dev/full").is_char_device()
+
+
+def test_an_export_through_a_link_leaves_the_link(machine: Machine, tmp_path: Path) -> None:
+    link, real = tmp_path / "latest.csv", tmp_path / "january.csv"
+    link.symlink_to(real)
+    machine.do("export", "charges", "-O", str(link))
+    assert link.is_symlink()
+    assert real.read_text().startswith("namespace,run,owner")
+
+
+def test_a_report_is_asked_for_since_a_time_or_for_so_long(machine: Machine) -> None:
+    for since in ("2026-01-01T00:00:00Z", "90m"):
+        machine.do("forecast", "report", "--since", since)
+    assert "is no time" in machine.do("forecast", "report", "--since", "yesterday", code=2)
+
+
 def test_a_budget_is_changed_and_removed(machine: Machine) -> None:
     other = BUDGET.replace("team-a", "team-b")
     for change in ("created", "unchanged"):

@@ -171,8 +171,19 @@ def test_what_cannot_be_freed_is_refused_and_nobody_is_touched(
     assert patient.phase("rigid") == "Running"
 
 
+def test_a_group_that_holds_no_whole_pods_is_told_as_such(patient: Stage) -> None:
+    with pytest.raises(CallFailed) as caught:
+        patient.call("resolve", flavor="H100", gpus=8, pod=2, group=3)
+    assert caught.value.error.message == "groups of 3 GPUs do not divide into pods of 2"
+
+
 def test_names_nobody_knows_are_not_found(patient: Stage) -> None:
-    for verb, args in (("reservations", {"run": "nobody"}), ("outcomes", {"name": 'outcome-9"'})):
+    unknown = (
+        ("reservations", {"run": "nobody"}),
+        ("outcomes", {"name": 'outcome-9"'}),
+        ("outcomes", {"run": "nobody"}),
+    )
+    for verb, args in unknown:
         with pytest.raises(CallFailed) as caught:
             patient.call(verb, **args)
         assert caught.value.error.reason == "NotFound"
@@ -207,3 +218,20 @@ def test_a_run_that_could_never_fit_is_told_what_would(patient: Stage) -> None:
     plan = patient.call("plan", object=huge)
     assert (plan["verdict"], plan["reservation"]) == ("NeverFits", None)
     assert [(each["change"], each["to"]) for each in plan["changes"]] == [("FewerGPUs", 8)]
+
+
+def test_a_quote_counts_spares_with_a_limit_and_without(patient: Stage) -> None:
+    spared = {"gpusPerPod": 1, "locality": {"groupGPUs": 2}, "sparesPerGroup": 1}
+    for runtime, bound in (({}, None), ({"maxDuration": "2h"}, 6)):
+        plan = patient.call("plan", object=run_object("spared", 2, "true", runtime=runtime, **spared))
+        assert (plan["starts"], plan["width"]) == (True, 2)
+        assert (plan["worstCase"]["gpus"], plan["worstCase"]["gpuHours"]) == (3, bound)
+        assert sum(payer["gpus"] for payer in plan["payers"]) == 3
+
+
+def test_a_quote_for_an_elastic_run_tells_what_it_may_grow_to(patient: Stage) -> None:
+    elastic = {"gpusPerPod": 1, "malleable": {"minTotalGPUs": 2, "maxTotalGPUs": 6, "stepGPUs": 2}}
+    for runtime, bound in (({}, None), ({"maxDuration": "2h"}, 12)):
+        plan = patient.call("plan", object=run_object("grower", 4, "true", runtime=runtime, **elastic))
+        assert (plan["worstCase"]["gpus"], plan["grows"]) == (4, {"gpus": 6, "gpuHours": bound})
+    assert patient.call("plan", object=run_object("rigid", 4, "true", gpusPerPod=1))["grows"] is None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import resource
+import sqlite3
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
@@ -101,6 +105,7 @@ def test_a_ledger_that_cannot_be_written_refuses_requests_and_loses_nothing(tmp_
         with pytest.raises(CallFailed) as refused:
             stage.call("submit", objects=[run_object("refused", 1, "true")])
         assert refused.value.error.reason == "Unavailable"
+        assert "could not be written" in stage.call("status")["ledgerProblem"]
         go.touch()
         until(lambda: not stage.supervisors())
         assert stage.call("status")["head"] == head, "what cannot be written has not happened"
@@ -109,4 +114,21 @@ def test_a_ledger_that_cannot_be_written_refuses_requests_and_loses_nothing(tmp_
         assert stage.ends("works")["phase"] == "Completed"
         stage.call("submit", objects=[run_object("refused", 1, "true")])
         assert stage.ends("refused")["phase"] == "Completed"
+        assert stage.call("status")["ledgerProblem"] is None
+        stage.audited()
+
+
+def test_a_snapshot_of_another_version_is_passed_over(tmp_path: Path) -> None:
+    with daemon(tmp_path / "home") as stage:
+        stage.call("submit", objects=[run_object("old", 1, "sleep 60")])
+        head = stage.call("status")["head"]
+        stage.stop()
+        with closing(sqlite3.connect(stage.home / "ledger.db")) as db:
+            (body,) = db.execute("SELECT body FROM snapshot ORDER BY seq DESC LIMIT 1").fetchone()
+            other = msgspec.msgpack.encode({**msgspec.msgpack.decode(body), "waits": [[], []]})
+            db.execute("UPDATE snapshot SET body = ?, digest = ?", (other, hashlib.sha256(other).digest()))
+            db.commit()
+        stage.start()
+        assert stage.phase("old") == "Running"
+        assert stage.call("status")["head"]["seq"] >= head["seq"]
         stage.audited()

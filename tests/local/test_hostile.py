@@ -190,3 +190,38 @@ def test_asking_the_daemon_needs_neither_an_event_loop_nor_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"resources": {"gpuType": "H100", "totalGPUs": 1 << 62}},
+        {"resources": {"gpuType": "H100", "totalGPUs": 1 << 62}, "locality": {"groupGPUs": 1 << 62}},
+        {
+            "resources": {"gpuType": "H100", "totalGPUs": 1 << 62},
+            "malleable": {"minTotalGPUs": 1 << 61, "maxTotalGPUs": 1 << 62, "stepGPUs": 1},
+        },
+        {"sparesPerGroup": 1 << 62},
+    ],
+    ids=["gang", "group", "least width", "spares"],
+)
+def test_a_plan_for_more_gpus_than_there_could_be_costs_no_more_than_another(
+    stage: Stage, spec: dict[str, Any]
+) -> None:
+    wish = run_object("vast", 8, "true", gpusPerPod=1)
+    wish["spec"] |= spec
+    plan = stage.call("plan", object=wish)
+    assert not plan["starts"]
+    assert any(change["starts"] for change in plan["changes"]), "something smaller would"
+    unharmed(stage)
+
+
+def test_a_number_that_no_file_may_hold_is_no_argument_either(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("borrower", 8, "sleep 60", owner="org:nobody")])
+    request = {"verb": "sponsors.add", "args": {"run": "borrower", "owner": "lab", "maxGpus": 1 << 63}}
+    with connected(stage) as conn:
+        conn.sendall(json.dumps(request).encode() + b"\n")
+        error = said(conn)["error"]
+    assert (error["reason"], error["exit"]) == ("InvalidRequest", 2)
+    assert str(1 << 63) in error["message"]
+    assert "sponsors" not in stage.call("show", run="borrower")["spec"].get("funding", {})

@@ -183,3 +183,23 @@ def test_a_run_is_told_what_happened_to_it_and_not_to_its_like(stage: Stage) -> 
     for name in ("ask", "other"):
         told = [line["reason"] for line in stage.call("explain", run=name)["story"]]
         assert told == ["Submitted", "NoEnvelope"], "whatever words a reason is told in"
+
+
+def test_a_user_or_group_that_the_machine_does_not_know_is_told_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "fairlease.yaml"
+    config.write_text(
+        "gpus: 1\nflavor: H100\nmetricsPort: 0\nadmins: [root, allice]\n"
+        'users: {nobody: ["org:a"], "@root": ["org:b"], "@internes": ["org:c"]}\n'
+    )
+    settings = load_settings(config, home=tmp_path / "home")
+    up(settings)
+    try:
+        told = capsys.readouterr().err
+        assert "user allice" in told
+        assert "group @internes" in told
+        assert "nobody" not in told
+        assert "@root" not in told
+    finally:
+        down(settings.home, end=True)

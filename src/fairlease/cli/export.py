@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlease.cli.failure import BAD_INPUT, Failure
+from fairlease.cli.failure import BAD_INPUT, UNWRITTEN, Failure
 from fairlease.cli.leases import When
 from fairlease.cli.session import Session
 from fairlease.cli.verb import verb
@@ -59,9 +60,16 @@ def command(
             return
         rows = write(out)
     except CannotExport as error:
-        raise Failure(str(error), code=BAD_INPUT) from None
+        raise Failure(str(error), code=_code(error)) from None
     if out != "-":
         click.echo(f"{out}: {rows} rows", err=True)
+
+
+def _code(error: Exception) -> int:
+    """Whose fault it is: that of who named the file, or the disk's."""
+    cause = error.__cause__
+    full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return UNWRITTEN if full else BAD_INPUT
 
 
 def _through_a_file(write: Callable[[Target], int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.leases import When
 from fairlease.cli.output import NOTHING, show_table, span
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import HELP, READ, VerbGroup, owner_option, verb
@@ -13,7 +14,7 @@ fairlease forecast report
 """
 _REPORT = """
 fairlease forecast report
-fairlease forecast report --owner org:ai --since 2026-01-01T00:00:00Z
+fairlease forecast report --owner org:ai --since 30d
 fairlease forecast report -o json | jq .insideP10P90
 """
 
@@ -23,7 +24,7 @@ command = VerbGroup("forecast", help="Show whether forecasts kept their word.", 
 
 @verb("report", example=_REPORT, formats=READ, wide="the baseline's error")
 @owner_option("Only forecasts for this owner's runs, and for those of all below it.")
-@click.option("--since", metavar="TIME", help="Only forecasts made since then (RFC 3339).")
+@click.option("--since", type=When(), metavar="TIME", help="Only forecasts made since then: RFC 3339, or how long ago.")
 def report(session: Session, owner: str | None, since: str | None) -> None:
     """Compare forecasts with what came, over the ledger's past.
 

@@ -29,7 +29,8 @@ def command(session: Session, owner: str | None, phase: str | None, active: bool
 
     GPUS is the width; of an elastic run, least/now/most. START/ETA tells how long ago it started or, of a run that waits,
     how long it is until the date of its reservation; AGE how long ago it was submitted. PAYER is the envelope that pays
-    (`budget/envelope`), or, of a run that has ended, the owners whose money it used; `fairlease who-pays` tells more.
+    (`budget/envelope`), or, of a run that has ended, whose money it used: its owner's, `family`,
+    sponsors'; `fairlease who-pays` tells more.
     """
     asked = {"owner": owner, "phase": phase, "namespace": session.where(), "all": not active, "limit": limit}
     answer = session.call("list", **asked)

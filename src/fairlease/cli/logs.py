@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import click
 
@@ -107,8 +107,16 @@ class Tail:
 class LogReader:
     """The files of a run, as they appear: those of the attempt that was asked for, else of the last and what follows it."""
 
-    def __init__(self, session: Session, run: str, rank: int | None = None, attempt: int | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        run: str,
+        rank: int | None = None,
+        attempt: int | None = None,
+        out: TextIO | None = None,
+    ) -> None:
         self._session = session
+        self._out = sys.stdout if out is None else out
         self._asked: dict[str, Any] = {"run": run, "rank": rank, "attempt": attempt}
         self._tails: dict[str, Tail] = {}
         self._prefixed = False
@@ -158,8 +166,8 @@ class LogReader:
         return self._session.call("logs.read", run=self._asked["run"], attempt=attempt, rank=rank, offset=offset)
 
     def _copy(self, answer: Answer, *, last: bool) -> None:
-        out = sys.stdout.buffer
-        sys.stdout.flush()
+        out = self._out.buffer
+        self._out.flush()
         for file in answer["files"]:
             self._tails[file["path"]].copy(out, last=last)
         out.flush()

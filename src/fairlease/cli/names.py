@@ -95,16 +95,14 @@ complete_outcomes = _completer(_outcomes)
 
 
 def hint(session: Session, asked: dict[str, object]) -> str:
-    """Which name may have been meant by a request that named a run or a Budget that is not there."""
-    if isinstance(name := asked.get("budget"), str):
-        return nearest(bare(name), _budgets(session))
-    if isinstance(name := asked.get("name"), str):
-        return nearest(name, _outcomes(session))
-    if isinstance(name := asked.get("run"), str):
-        return nearest(bare(name), _runs(session))
-    names, known = asked.get("runs"), None
-    for name in names if isinstance(names, list) else ():
-        known = _runs(session) if known is None else known
-        if bare(name) not in known and (near := nearest(bare(name), known)):
-            return near
+    """Which name may have been meant by a request that named a run, a Budget or an outcome that is not there.
+
+    Where all it named are there, something else was not found, such as an envelope.
+    """
+    for what, known in (("budget", _budgets), ("name", _outcomes), ("run", _runs), ("runs", _runs)):
+        given = asked.get(what)
+        names = [bare(name) for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)]
+        if names:
+            there = known(session)
+            return next((near for name in names if name not in there and (near := nearest(name, there))), "")
     return ""

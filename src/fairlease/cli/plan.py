@@ -28,7 +28,8 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     reservation it would get, and the smallest changes that would start it now or sooner: each of them was tried by the
     engine. Exits with 0 where all would start, with 1 where one would not.
 
-    With `-o json` each plan has `starts`, `verdict`, `message`, `width`, `payers`, `nodes`, `worstCase`, `cover` and
+    With `-o json` each plan has `starts`, `verdict`, `message`, `width`, `payers`, `nodes`, `worstCase` (as it
+    starts, spares included), `grows` (the same of an elastic run as wide as it would like to be, or null), `cover` and
     `domains`; `reservation` (as `fairlease reservations` prints it, or null); `forecast` (P10, P50 and P90 of the start,
     confidence, deficit and what could give way, as `fairlease eta` prints it, or null); and `changes`, the earliest start
     first, each with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
@@ -68,6 +69,11 @@ def _draw_one(session: Session, plan: Answer) -> None:
     if plan.get("message"):
         click.echo(f"  {plan['message']}")
     click.echo(f"  costs at worst: {worst_case(plan['worstCase'])}")
+    if grows := plan.get("grows"):
+        bound = "no bound" if grows["gpuHours"] is None else f"{hours(grows['gpuHours'])} GPU-hours"
+        click.echo(
+            f"  grows to {grows['gpus']} GPUs where there are room and money for each step; at worst then: {bound}"
+        )
     if starts:
         click.echo(f"  on: {', '.join(plan['nodes'])}")
         heading("Paid by:")

@@ -55,8 +55,7 @@ def command(
     For administrators. Opportunistic work goes first, then what is overdrawn, spares, width above the minimum, and then
     whole runs by lot; never more than needed, nobody younger than minRuntime in the lottery, and all of it recorded as a
     ResolverOutcome. Free is what nobody uses; cordoned nodes count. Nothing holds what was freed: cordon the nodes first
-    (`kubectl cordon`), or who waits takes it at once; on one machine, where nothing can be cordoned, it is free only until
-    the next run asks.
+    (`fairlease nodes cordon`, `kubectl cordon`), or who waits takes it at once.
 
     A dry run is the same decision, undone. Whom the lot falls on depends on the instant, so of a lottery it shows who
     stands in it and how many would be drawn. Exits with 2 where so many cannot be freed: nobody is touched then.

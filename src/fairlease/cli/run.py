@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -201,13 +202,17 @@ def made_up(words: Sequence[str]) -> str:
 
 
 def _attend(session: Session, run: Answer) -> None:
-    """Wait for the end, with the logs on stdout and what is to be said about the run on stderr."""
+    """Wait for the end, with the logs on stdout and what is to be said about the run on stderr.
+
+    For a program the answer is on stdout, alone, and the logs go where all else goes.
+    """
     from fairlease.cli.logs import LogReader
 
     name = bare(full_name(run))
     _say(name, run["status"], started="runs")
     try:
-        LogReader(session, full_name(run)).follow()
+        told = session.output in ("json", "yaml")
+        LogReader(session, full_name(run), out=sys.stderr if told else sys.stdout).follow()
     except KeyboardInterrupt:
         again = f"`fairlease logs -f {name}` follows it, `fairlease cancel {name}` ends it"
         click.echo(f"\nrun/{name} goes on: {again}", err=True)

@@ -29,6 +29,7 @@ def _draw(session: Session, answer: Answer) -> None:
     owners = ", ".join("all owners" if owner == "*" else owner for owner in you.get("owners") or ())
     nodes = f"{answer['nodes']} node{'' if answer['nodes'] == 1 else 's'}"
     user = f"{you.get('user', NOTHING)}{', administrator' if you.get('admin') else ''}"
+    ledger = f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}"
     facts = {
         "Daemon": f"pid {answer['pid']}, version {answer['version']}, up {age(answer['startedAt'])}",
         "Home": answer["home"],
@@ -38,7 +39,7 @@ def _draw(session: Session, answer: Answer) -> None:
         "Runs": runs,
         "Notices": _notices(answer.get("notifications") or {}),
         "Reserved": _reserved(answer.get("reservations") or {}),
-        "Ledger": f"entry {head['seq']}, hash {head['hash'] if session.wide else head['hash'][:16]}",
+        "Ledger": "; ".join(filter(None, (ledger, answer.get("ledgerProblem")))),
         "You": f"{user}; bound to {owners or 'no owner'}",
     }
     if session.wide:

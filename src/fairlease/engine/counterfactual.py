@@ -3,7 +3,8 @@
 No rule is written down a second time here. Each change is made to the spec, the spec is submitted to the engine on a trial of the
 state, and what comes of it is looked at and undone; a change is told only where the engine then starts the run earlier. Where a
 change has a size (fewer GPUs, smaller groups, a shorter limit), the smallest one that is as good as the largest is found by
-halving, so that a question costs some dozens of trials, whatever is asked.
+halving, so that a question costs some dozens of trials, whatever is asked. No size is listed that is larger than all GPUs of the
+flavor together: it could not start, and somebody may ask for 2^60.
 """
 
 from __future__ import annotations
@@ -101,6 +102,8 @@ class Counterfactual:
         self._run = run
         self._instead = [cmd.Cancel(run)] if self._living else []
         self._key = Key(f"{split(run)[0]}/?") if self._living or run in engine.state.ended else run
+        pool = engine.state.capacity.pools.get(spec.resources.gpu_type)
+        self._largest = 0 if pool is None else pool.gpus
         self.tries = 0
         self.base = self._seen(run, spec) if self._living else self._tried(spec)
 
@@ -171,7 +174,8 @@ class Counterfactual:
         if spec.malleable is not None:
             return
         total, group = spec.resources.total_gpus, spec.locality.group_gpus or pod
-        totals = [*range(pod, min(group, total), pod), *range(group, total, group)]
+        most = min(total, self._largest + 1)
+        totals = [*range(pod, min(group, most), pod), *range(group, most, group)]
         told = "resources.totalGPUs", total
         yield from self._least(Kind.FEWER_GPUS, told, totals, lambda gpus: _with(spec, "resources", total_gpus=gpus))
 
@@ -181,7 +185,7 @@ class Counterfactual:
         if elastic is None:
             return
         least, step = elastic.min_total_gpus, elastic.step_gpus
-        values = list(range(least % step or step, least, step))
+        values = range(least % step or step, least, step)
         told = "malleable.minTotalGPUs", least
         yield from self._least(
             Kind.LOWER_MINIMUM, told, values, lambda gpus: _with(self._spec, "malleable", min_total_gpus=gpus)
@@ -211,7 +215,8 @@ class Counterfactual:
         spec, group = self._spec, self._spec.locality.group_gpus
         if group is None:
             return
-        sizes = [size for size in range(spec.pod_gpus, group, spec.pod_gpus) if group % size == 0]
+        most = min(group, self._largest + 1)
+        sizes = [size for size in range(spec.pod_gpus, most, spec.pod_gpus) if group % size == 0]
         told = "locality.groupGPUs", group
         yield from self._least(Kind.SMALLER_GROUPS, told, sizes, lambda size: _with(spec, "locality", group_gpus=size))
 

@@ -46,14 +46,14 @@ class DomainVisit(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """Why a run starts or waits, from the money to the slots."""
+    """Why a run starts or waits, from the money to the slots. `gpus`: all it would hold at that width, spares included."""
 
     verdict: Reason
     message: str
     visits: list[Visit]
     domains: list[DomainVisit]
     width: int
-    worst_gpu_ms: int | None
+    gpus: int
 
 
 def explain(state: State, family: Family, run: RunState, now: int) -> Explanation:
@@ -65,14 +65,13 @@ def explain(state: State, family: Family, run: RunState, now: int) -> Explanatio
         refusal = planner.roomless()
     width = least_width(run.spec) if plan is None else plan.width
     need = need_of(run.spec, width)
-    limit = run.spec.runtime.max_duration
     return Explanation(
         verdict=Reason.Start if refusal is None else refusal.reason,
         message=f"can start {width} GPUs wide" if refusal is None else refusal.message,
         visits=visits(state, family, run, now, width),
         domains=_domains(planner, width, plan),
         width=width,
-        worst_gpu_ms=None if limit is None else need.pods * need.size * limit,
+        gpus=need.pods * need.size,
     )
 
 

@@ -141,15 +141,16 @@ class Rehearsal:
         ended = self._due(now)
         bases = {} if ended else self._bases(now)
         decision = self._engine.decide(now, tuple(ended) or (TimePassed(),))
-        for event in decision.events:
-            if isinstance(event, ev.LeasesOpened) and event.reason is Reason.Start:
-                if event.run in self._waiting:
-                    self._waiting.discard(event.run)
-                    self.starts[event.run] = self._after(ended, now) or self._by_fact(event.run, now, decision, bases)
-                self.played += 1
-                heappush(self._ends, self._end_of(self.state.runs[event.run]))
-            elif isinstance(event, ev.RunEnded):
-                self._waiting.discard(event.run)
+        for run in _begun(decision):
+            found = self.state.runs.get(run)
+            if found is None or found.phase is not Phase.RUNNING:
+                continue  # It gave way in the same decision, as opportunistic work does to who asked after it.
+            if run in self._waiting:
+                self._waiting.discard(run)
+                self.starts[run] = self._after(ended, now) or self._by_fact(run, now, decision, bases)
+            self.played += 1
+            heappush(self._ends, self._end_of(found))
+        self._waiting.difference_update(event.run for event in decision.events if isinstance(event, ev.RunEnded))
         return True
 
     def _bases(self, now: int) -> dict[Key, Reason]:
@@ -282,6 +283,12 @@ def _lines(run: RunState) -> tuple[Line, Line]:
     """Where a run stands: in the line of its flavor, and in that of its owner there."""
     flavor = run.spec.resources.gpu_type
     return (flavor,), (flavor, run.spec.owner)
+
+
+def _begun(decision: Decision) -> dict[Key, None]:
+    """The runs that started in a decision, each once."""
+    opened = (event for event in decision.events if isinstance(event, ev.LeasesOpened))
+    return {event.run: None for event in opened if event.reason is Reason.Start}
 
 
 def _date(run: RunState) -> int:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import TemporaryFile
 from typing import IO, Any, TypeAlias
 
 from fairlease.ledger.store import LeaseRow
@@ -151,6 +153,29 @@ def _whole(target: Target, form: str) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     path = Path(target)
+    try:
+        with _into(path) if _is_no_file(path) else _named_when_whole(path.resolve()) as file:
+            yield file
+    except OSError as error:
+        raise CannotExport(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether something is there that is no file but can be written to: a device or a pipe, such as `/dev/stdout`."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def _into(path: Path) -> Iterator[IO[bytes]]:
+    """What cannot be put in the place of: it is written to once the export is whole. Parquet looks back while it is written."""
+    with path.open("wb") as out, TemporaryFile() as whole:
+        yield whole
+        whole.seek(0)
+        copyfileobj(whole, out)
+
+
+@contextmanager
+def _named_when_whole(path: Path) -> Iterator[IO[bytes]]:
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with draft.open("wb") as file:
@@ -158,8 +183,6 @@ def _whole(target: Target, form: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
-    except OSError as error:
-        raise CannotExport(f"{target} cannot be written: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
 

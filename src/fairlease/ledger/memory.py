@@ -18,7 +18,7 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.chain import Row, row_of, seal
 from fairlease.ledger.derive import closure_of, runs_of
 from fairlease.ledger.opening import leases_of
-from fairlease.ledger.snapshot import open_up
+from fairlease.ledger.snapshot import thaw
 from fairlease.ledger.store import GENESIS, Conflict, Ending, Entry, Head, LeaseQuery, LeaseRow, Moment, Snapshot
 from fairlease.model.lease import Lease
 from fairlease.model.owner import at_or_below
@@ -142,7 +142,7 @@ class _Index:
 
     def begin(self, base: Snapshot) -> None:
         """Take in what lived at a snapshot."""
-        state = open_up(base)
+        state = thaw(base.body)
         for run in sorted(state.runs.values(), key=attrgetter("order")):
             self.specs[run.key] = run.spec
             told = ev.RunSubmitted(run=run.key, spec=run.spec, by=run.by)

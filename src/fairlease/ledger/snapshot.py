@@ -138,9 +138,12 @@ def take(state: State, head: Head) -> Snapshot:
     return Snapshot(seq=head.seq, hash=head.hash, at=head.at, digest=hashlib.sha256(body).hexdigest(), body=body)
 
 
-def open_up(snapshot: Snapshot) -> State:
-    """The state a snapshot holds."""
-    return thaw(snapshot.body)
+def open_up(snapshot: Snapshot) -> State | None:
+    """The state a snapshot holds; None where it was taken by a version that writes them otherwise."""
+    try:
+        return thaw(snapshot.body)
+    except msgspec.ValidationError:
+        return None
 
 
 def freeze(state: State) -> bytes:

@@ -66,6 +66,14 @@ class Access:
         self._own_uid = os.geteuid()
         self._known: dict[tuple[int, int], tuple[float, Caller]] = {}
 
+    def strangers(self) -> list[str]:
+        """Whom the configuration names and this machine does not know: a slip of the pen, or an account that is yet to come."""
+        return [
+            f"the configuration names {'group' if name.startswith('@') else 'user'} {name}, which this machine does not know"
+            for name in sorted({*self._users, *self._admins})
+            if not _is_known(name)
+        ]
+
     async def known_caller(self, uid: int, gid: int) -> Caller:
         """The same as `caller`, without keeping the loop waiting for a directory service that is slow to answer."""
         now = time.monotonic()
@@ -120,6 +128,17 @@ def covers(bound: str, owner: str) -> bool:
 
 def _unbound(message: str) -> Denied:
     return Denied(message, Reason.Forbidden.remedy)
+
+
+def _is_known(name: str) -> bool:
+    try:
+        if name.startswith("@"):
+            grp.getgrnam(name.removeprefix("@"))
+        else:
+            pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _names_of(uid: int, gid: int) -> tuple[str, frozenset[str]]:

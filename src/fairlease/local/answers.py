@@ -370,6 +370,7 @@ class Answers:
             "metrics": self._daemon.metrics_url,
             "metricsProblem": self._daemon.metrics_problem,
             "head": {"seq": head.seq, "hash": head.hash},
+            "ledgerProblem": self._daemon.ledger_problem,
             "nodes": len(nodes),
             "gpus": sum(node.peak for node in nodes),
             "freeGPUs": sum(node.room for node in nodes),

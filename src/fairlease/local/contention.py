@@ -41,10 +41,8 @@ class Contention:
     async def reservations(self, _: Caller, args: rq.Reservations) -> Result:
         """Reservations in force, the earliest date first; with `all` those that are over too, in the order of their making."""
         now, limit = self._daemon.now(), rq.bounded(args.limit)
-        run = None if args.run is None else rq.name_key(args.run)
+        run = None if args.run is None else self._known(args.run)
         state = self._scheduler.state
-        if run is not None and run not in state.runs and run not in state.ended:
-            raise rq.refused(Reason.NotFound, f"there is no run {short(run)}")
         if not args.all:
             waiting = [each for each in state.runs.values() if each.hold is not None and run in (None, each.key)]
             waiting = [each for each in waiting if args.namespace in (None, split(each.key)[0])]
@@ -64,7 +62,7 @@ class Contention:
         """Resolutions in their order: one, a run's, or the last of all."""
         limit = rq.bounded(args.limit)
         if args.run is not None:
-            run = rq.name_key(args.run)
+            run = self._known(args.run)
             told = [each.event for each in self._scheduler.store.story(run)]
             return {"outcomes": _outcomes(told)[-limit:]}
         ledger = self._daemon.settings.ledger
@@ -74,6 +72,13 @@ class Contention:
             if not found:
                 raise rq.refused(Reason.NotFound, f"there is no outcome {args.name[:80]}")
         return {"outcomes": found[-limit:]}
+
+    def _known(self, name: str) -> Key:
+        """The run that somebody named."""
+        run, state = rq.name_key(name), self._scheduler.state
+        if run not in state.runs and run not in state.ended:
+            raise rq.refused(Reason.NotFound, f"there is no run {short(run)}")
+        return run
 
     async def resolve(self, caller: Caller, args: rq.Resolve) -> Result:
         """Free GPUs by hand; a dry run is the same decision, undone."""

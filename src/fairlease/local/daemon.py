@@ -93,6 +93,7 @@ class Daemon:
         self.started_at = self.now()
         self.metrics_url: str | None = None
         self.metrics_problem: str | None = None
+        self.ledger_problem: str | None = None
         self.closing = False
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
@@ -141,7 +142,8 @@ class Daemon:
             self.log.info(
                 "up", pid=os.getpid(), version=__version__, home=str(self.settings.home), seq=head.seq, hash=head.hash
             )
-            ready([] if self.metrics_problem is None else [self.metrics_problem])
+            amiss = [] if self.metrics_problem is None else [self.metrics_problem]
+            ready([*amiss, *await asyncio.to_thread(self.access.strangers)])
             self._beside = [self._loop.create_task(each) for each in (self.notifier.live(), self._beacon.listen())]
             await self._live()
         finally:
@@ -278,12 +280,15 @@ class Daemon:
             raise
         except (sqlite3.Error, OSError) as error:
             self.log.exception("nothing was decided: the ledger cannot be written")
+            self.ledger_problem = f"the last entry could not be written: {error}"
             self._fail(jobs, Refused(fault(Fault.Unavailable, f"the ledger cannot be written: {error}")))
         except Exception:
             self.log.exception("nothing was decided: a tick failed", commands=size)
             self._one_by_one(jobs, observed)
         else:
-            return not observed or self.scheduler.head.seq > before
+            written = self.scheduler.head.seq > before
+            self.ledger_problem = None if written else self.ledger_problem
+            return not observed or written
         return False
 
     def _forecast(self) -> None:

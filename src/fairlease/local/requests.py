@@ -235,11 +235,11 @@ A = TypeVar("A", bound=Args)
 
 
 def read_args(kind: type[A], raw: dict[str, Any]) -> A:
-    """A verb's arguments; integers are those that files may hold, as what is asked may be kept."""
+    """A verb's arguments; a number among them may end up in the ledger, and is no larger than one in a file may be."""
     for name, value in raw.items():
         if isinstance(value, int) and abs(value) > INTEGER_MAX:
-            message = f"arguments: {name}: integers go up to {INTEGER_MAX}"
-            raise refused(Reason.InvalidRequest, message, remedy="correct the arguments")
+            message = f"{name}: {value}: integers go up to {INTEGER_MAX}"
+            raise refused(Reason.InvalidRequest, message, remedy="give a smaller number")
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:

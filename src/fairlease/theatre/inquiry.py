@@ -14,6 +14,7 @@ from fairlease.engine import forecast, view
 from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
+from fairlease.engine.pack import need_of
 from fairlease.engine.plan import least_width
 from fairlease.engine.reservations import Reservations, forecast_view, in_force
 from fairlease.engine.story import Storyteller
@@ -134,17 +135,17 @@ class Inquiry:
             told = explain(state, self._scheduler.engine.family, thought, state.at)
         width = verdict["width"] or told.width
         limit = item.spec.runtime.max_duration
-        worst = None if limit is None else verdict.pop("gpus", 0) * limit or told.worst_gpu_ms
-        gpus = None if limit is None or worst is None else worst // limit
+        gpus = verdict.pop("gpus", 0) or told.gpus
         return {
             "name": short(item.key),
-            **{name: value for name, value in verdict.items() if name != "gpus"},
+            **verdict,
             "width": width,
             "worstCase": {
-                "gpus": width if gpus is None else gpus,
+                "gpus": gpus,
                 "hours": None if limit is None else gpu_hours(limit),
-                "gpuHours": None if worst is None else gpu_hours(worst),
+                "gpuHours": None if limit is None else gpu_hours(gpus * limit),
             },
+            "grows": _growth(item.spec, gpus),
             "changes": self._changes(item.key, item.spec, now) if helped else [],
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
@@ -312,6 +313,16 @@ def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
             }
         found.append(told)
     return found
+
+
+def _growth(spec: RunSpec, gpus: int) -> View | None:
+    """What an elastic run would hold at the width it would like to have, and cost at worst; None where it starts with that."""
+    if spec.malleable is None:
+        return None
+    need, limit = need_of(spec, spec.malleable.desired), spec.runtime.max_duration
+    most = need.pods * need.size
+    worst = None if limit is None else gpu_hours(most * limit)
+    return {"gpus": most, "gpuHours": worst} if most > gpus else None
 
 
 def change_view(change: Change) -> View:
