@@ -222,10 +222,13 @@ class Workload:
         ))  # fmt: skip
 
     def _config(self) -> Config:
-        """Mostly as it comes; sometimes with another patience, or none."""
+        """Mostly as it comes; sometimes with another patience, or none.
+
+        With neither notice nor a least time to run, whoever waits would take turns every second, by the rules: a film without end.
+        """
         rng = self.rng
         domain = "rack" if rng.random() < 0.04 else "fabric.domain"
-        return Config(
+        config = Config(
             notice=rng.choice((15 * MINUTE, 15 * MINUTE, 5 * MINUTE, HOUR, SECOND, 0, None)),
             reservations=rng.random() < 0.95,
             commit_quantum=rng.choice((5, 15, 15, 30)) * MINUTE,
@@ -234,6 +237,8 @@ class Workload:
             grow_cooldown=rng.choice((0, 1, 1, 10)) * MINUTE,
             labels=LabelKeys(domain=domain),
         )
+        hasty = config.notice == SECOND and not config.min_runtime
+        return replace(config, min_runtime=5 * MINUTE) if hasty else config
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
