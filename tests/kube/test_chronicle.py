@@ -51,3 +51,27 @@ def test_a_forecast_outlives_a_move_of_the_date() -> None:
     old, new = dates.objects(here.now)
     assert (old["status"]["state"], new["status"]["state"]) == ("Superseded", "Pending")
     assert old["status"]["forecast"] == new["status"]["forecast"]
+
+
+def test_a_run_that_a_snapshot_cut_in_two_holds_up_no_later_one_once_its_leases_are_told() -> None:
+    here = world()
+    before = here.scheduler.head.seq
+    here.end("first")
+    assert key("first") in here.scheduler.state.ended
+    chronicle = Chronicle(here.scheduler.state, here.store.entries(after=before))
+    for each in (key("first"), key("second")):
+        chronicle.told(each)
+    assert chronicle.told_before() is None, "its leases were closed in objects before the restart: nothing is left to tell"
+
+
+def test_a_lease_that_still_looks_open_after_such_a_cut_is_waited_for() -> None:
+    here = world()
+    before = here.scheduler.head.seq
+    (lease,) = here.run("first").leases
+    here.end("first")
+    chronicle = Chronicle(here.scheduler.state, here.store.entries(after=before))
+    assert chronicle.swept(key("first"), lease)
+    for each in (key("first"), key("second")):
+        chronicle.told(each)
+    assert chronicle.told_before() is not None
+    assert chronicle.closed[key("first")][lease].status["closureReason"] == "Completed"

@@ -185,13 +185,14 @@ class Chronicle:
         status = {"closed": True, "endTime": format_instant(at), "closureReason": closure_of(event)}
         if not event.names and self._reading:
             self._swept.setdefault(event.run, status)
-        written = self.closed.setdefault(event.run, {})
-        budgets = set()
+        budgets, written = set(), {}
         for name in event.names or tuple(held):
             lease = held.pop(name, None)
             if lease is not None:
                 budgets.add(lease.payer.budget)
             written[name] = Closed(status, lease)
+        if written:  # none, where they were opened before the entries begin: `swept` finds those that look open
+            self.closed.setdefault(event.run, {}).update(written)
         return budgets
 
     def _ended(self, event: ev.RunEnded, entry: Entry) -> None:
