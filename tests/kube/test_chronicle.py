@@ -61,7 +61,9 @@ def test_a_run_that_a_snapshot_cut_in_two_holds_up_no_later_one_once_its_leases_
     chronicle = Chronicle(here.scheduler.state, here.store.entries(after=before))
     for each in (key("first"), key("second")):
         chronicle.told(each)
-    assert chronicle.told_before() is None, "its leases were closed in objects before the restart: nothing is left to tell"
+    assert chronicle.told_before() is None, (
+        "its leases were closed in objects before the restart: nothing is left to tell"
+    )
 
 
 def test_a_lease_that_still_looks_open_after_such_a_cut_is_waited_for() -> None:

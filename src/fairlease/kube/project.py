@@ -20,6 +20,7 @@ from fairlease.kube.asking import DONE, reply_name
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import Gangs
+from fairlease.kube.lanes import Lane, Part, Target
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
 from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
@@ -38,7 +39,7 @@ from fairlease.kube.resource import (
 from fairlease.kube.scribe import Scribe
 from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.tidings import Crier, happening
-from fairlease.kube.writer import Lane, Part, Target, Writer
+from fairlease.kube.writer import Writer
 from fairlease.model.objects import RunObject
 from fairlease.model.record import Key, key, split
 from fairlease.model.reservation import ReservationState
