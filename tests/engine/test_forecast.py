@@ -203,6 +203,12 @@ def test_forecasts_of_a_steady_queue_become_calibrated() -> None:
         world.now += MINUTE
     for entry in world.store.entries():
         fold.take(entry.at, entry.events)
+    scored = world.scheduler.state.waits.scored
+    whole = calibrate(fold.samples[-len(scored) :])
+    assert whole["forecasts"] == len(scored)
+    assert whole["insideP10P90"] == round(sum(row.inside for row in scored) / len(scored), 4)
+    assert whole["beforeP50"] == round(sum(row.before_p50 for row in scored) / len(scored), 4)
+    assert whole["meanAbsoluteErrorSeconds"] == round(sum(row.error for row in scored) / len(scored) / SECOND)
     found = calibrate(fold.samples[50:])
     assert found["forecasts"] > 150
     assert 0.7 < found["insideP10P90"] < 0.9

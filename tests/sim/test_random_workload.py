@@ -28,6 +28,12 @@ def test_a_random_film_breaks_no_claim(seed: int) -> None:
     assert report.steps == STEPS
 
 
+@pytest.mark.parametrize("seed", [179, 2942, 5429])
+def test_a_film_that_once_broke_a_claim_breaks_none(seed: int) -> None:
+    """Money lost at the head of a long line; a group that grows again at once; a drill right after a change of width."""
+    assert not run_random(seed, 25).violations
+
+
 @pytest.mark.parametrize("seed", range(100, 104))
 def test_a_film_with_a_restart_at_every_step_is_the_same_film(seed: int) -> None:
     plain, restarted = run_random(seed, 80), run_random(seed, 80, restart_always=True)

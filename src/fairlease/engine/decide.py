@@ -305,7 +305,7 @@ class Engine:
                 refusal = self._start(shape.runs[order])
                 if refusal is not None:
                     refused.add(key)
-                    self._defer(shape, refusal, woken.arrived.get(key, []))
+                    self.defer(shape, refusal, woken.arrived.get(key, []))
                 elif number == FIRST and key in shapes:
                     heappush(heap, (shape.orders[0], key, FIRST))
             elif (
@@ -368,7 +368,7 @@ class Engine:
             return Refusal(Reason.Reserved, refusal.message, refusal.tally)
         return refusal
 
-    def _defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
+    def defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
         """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told."""
         first = shape.runs[shape.orders[0]]
         self.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))

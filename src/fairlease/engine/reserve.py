@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from fairlease.engine.pack import Need
     from fairlease.ledger.live import Hold, RunState
 
-DEPTH = 64
-"""How many reservations of one flavor have a slice. Whoever asked after them, or after one whose date is a guess, has a date, and
-a slice when it is nearer: a lien protects GPUs that come free next; behind a guess it would be on GPUs nobody knows."""
+DEPTH, GUESSED_DEPTH = 64, 4
+"""How many reservations of one flavor have a slice, and how many of them by guess. Whoever asked after so many has a date, and a
+slice when it is nearer: a lien protects GPUs that come free next; behind many guesses it would be on GPUs nobody knows."""
 
 _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
@@ -159,13 +159,14 @@ def _name(run: RunState) -> str:
 
 
 def _far(engine: Engine, run: RunState) -> bool:
-    """Whether so many who asked earlier have a lien, or one of them by guess, that one more would only be in the way."""
+    """Whether so many who asked earlier have a lien, or so many of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
         return False
     ahead = near.bisect_left(run.order)
-    last = near.peekitem(ahead - 1)[1].hold if ahead else None
-    return last is not None and (ahead >= DEPTH or last.basis is Reason.Predicted)
+    holds = (other.hold for other in near.values()[:ahead])
+    guesses = sum(hold is not None and hold.basis is Reason.Predicted for hold in holds)
+    return ahead >= DEPTH or guesses >= GUESSED_DEPTH
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
@@ -203,16 +204,20 @@ def _turn(engine: Engine, run: RunState) -> int:
 
 
 def promote(engine: Engine) -> None:
-    """Those who asked next get a slice and a lien when somebody with one has started or gone."""
-    standings = engine.state.standings
-    for far in standings.far.values():
+    """Those who asked next get a slice and a lien when somebody with one has started or gone.
+
+    Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
+    """
+    state = engine.state
+    for far in state.standings.far.values():
         while far and not _far(engine, run := far.peekitem(0)[1]):
-            planner = Planner(engine.state, engine.family, run, engine.now)
+            planner = Planner(state, engine.family, run, engine.now)
             refusal = planner.unfunded()
-            if refusal is not None:
-                settle(engine, run, ReservationState.BLOCKED, refusal.reason, refusal.reason.remedy)
-            elif not make(engine, run, planner, Reason.Nearer):
-                settle(engine, run, ReservationState.BLOCKED, Reason.NoRoom, Reason.NoRoom.remedy)
+            if refusal is None and make(engine, run, planner, Reason.Nearer):
+                continue
+            engine.defer(state.queue.shapes[run.shape], refusal or planner.roomless(), [])
+            if far and far.peekitem(0)[1] is run:  # It waits for a window, and has a date until then.
+                break
 
 
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:

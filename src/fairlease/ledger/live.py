@@ -121,6 +121,9 @@ class Standings:
         return kind[flavor]
 
 
+NO_LOSS = (0, 0)
+
+
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 
@@ -155,7 +158,7 @@ class RunState:
         self.number = 0
         self.width = 0
         self.changed_at = 0
-        self.steady = (0, 0)
+        self.steady = NO_LOSS
         self.stalled: Reason | None = None
         self.spare_gpus = 0
         self.hold: Hold | None = None
@@ -190,12 +193,19 @@ class RunState:
         group = -1 if self.spec.malleable is None else lease.group
         return self.key, lease.payer.budget, lease.payer.envelope, group
 
-    def resized(self, before: int, now: int, *, swapped: bool) -> None:
-        """Its width was `before` and is another: note when it changed. What a swap makes good at the same instant is no change."""
-        if self.changed_at != now:
-            self.steady, self.changed_at = (before, self.changed_at), now
-        if swapped and self.width == self.steady[0]:
-            self.changed_at = self.steady[1]
+    def resized(self, before: int, now: int, why: Reason) -> None:
+        """Its width was `before` and is another: note when it changed. What a swap makes good at the same instant is no change.
+
+        `steady` is the width, and when it had last changed, before ranks were lost that a swap may make good.
+        """
+        lost = self.width < before and why in (Reason.NodeFailure, Reason.Swap)
+        if lost and (self.steady == NO_LOSS or self.changed_at != now):
+            self.steady = (before, self.changed_at)
+        elif not lost and why is not Reason.Swap:
+            self.steady = NO_LOSS
+        self.changed_at = now
+        if why is Reason.Swap and self.width == self.steady[0]:
+            self.changed_at, self.steady = self.steady[1], NO_LOSS
 
     def bill(self, now: int) -> Bill:
         """What it has used up so far."""

@@ -246,7 +246,7 @@ class State(World):
         self._occupy(opened, held=True)
         for account in self._book(run, opened, sign=1):
             self.retime(account)
-        self._resized(run, before, swapped=event.reason is Reason.Swap)
+        self._resized(run, before, event.reason)
 
     def _leases_closed(self, event: ev.LeasesClosed) -> None:
         run = self.runs[event.run]
@@ -261,11 +261,11 @@ class State(World):
         for unit in list(run.overdrawn):
             if not any(run.unit(lease) == unit for lease in run.leases.values()):
                 self._forget(run, unit)
-        self._resized(run, before)
+        self._resized(run, before, event.reason)
 
-    def _resized(self, run: RunState, before: int, *, swapped: bool = False) -> None:
+    def _resized(self, run: RunState, before: int, why: Reason) -> None:
         if run.width != before:
-            run.resized(before, self.at, swapped=swapped)
+            run.resized(before, self.at, why)
             run.stalled = None
             self._regrow(run)
 

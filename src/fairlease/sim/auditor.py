@@ -60,7 +60,7 @@ class Auditor:
         self.names: set[tuple[str, str]] = set()
         self.promises = Promises()
         self.violations: list[Violation] = []
-        self.moment = change.Moment()
+        self.moment = change.Moment(0)
         self.cuts = cutting.Cuts()
         self.silent: dict[str, int] = {}
         self.reported: set[str] = set()
@@ -83,7 +83,7 @@ class Auditor:
         self._check(entry.seq == self._seq + 1 and entry.at >= self.at, "chain", "entries follow each other in time")
         self._seq, self.at = entry.seq, entry.at
         self.cuts.begin()
-        self.moment = change.Moment()
+        self.moment = change.Moment(len(self.names))
         for event in entry.events:
             self._hear[type(event)](event)
         self._whole()

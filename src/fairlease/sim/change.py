@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class Moment:
-    """What one entry did so far."""
+    """What one entry did so far, and how many leases there were before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, leases: int) -> None:
+        self.leases = leases
         self.lost: dict[Key, list[Held]] = {}
         self.vacated: dict[Key, list[Held]] = {}
         self.drilled: dict[Key, list[Held]] = {}
@@ -131,8 +132,8 @@ def tenant_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fau
 def whole_faults(seen: Auditor) -> Iterator[Fault]:
     """When an entry is over: groups that shrank are gone, spares that closed for a swap were used, widths are noted."""
     for key, groups in seen.moment.shrunk.items():
-        left = {each.group for each in seen.runs[key].open}
-        if groups & left:
+        left = {each.group for each in seen.runs[key].open if each.serial < seen.moment.leases}
+        if groups & left:  # What grew since is another group under that number.
             yield "shrink", f"{key} lost parts of groups {sorted(groups & left)}"
     for key, unused in seen.moment.vacated.items():
         if unused:

@@ -27,7 +27,6 @@ class Promise:
     date: int
     lien: dict[str, int]
     cut_from: int | None
-    basis: Reason
     state: ReservationState = ReservationState.PENDING
 
 
@@ -53,12 +52,12 @@ class Promises:
         tried = event.reason in (
             Reason.NotServed,
             Reason.TooYoung,
-        )  # what was due, and could not be served, has to wait
+        )  # What was due, and could not be served, has to wait.
         if event.earliest_start < at + tried:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
         if bool(event.lien) != bool(event.domains):
             yield f"{event.name} has a lien without a domain, or a domain without a lien"
-        self.of[event.run] = Promise(event.name, event.earliest_start, event.lien, event.cut_from, event.basis)
+        self.of[event.run] = Promise(event.name, event.earliest_start, event.lien, event.cut_from)
 
     def turned(self, event: ev.ReservationTurned, at: int, *, punctual: bool) -> Iterator[str]:
         """Hear that one fell due, lost its money or is over."""
@@ -91,8 +90,11 @@ class Promises:
         due = promise is not None and promise.state is ReservationState.ACTIVE and promise.date <= at
         return due and promise is not None and promise.cut_from is not None and promise.cut_from <= at
 
-    def amiss(self, run: Asked) -> Iterator[str]:
-        """When all is settled: who waits for GPUs has a date, who waits for money holds nothing, who is not asked for has none."""
+    def amiss(self, run: Asked, *, opens: bool) -> Iterator[str]:
+        """When all is settled: who waits for GPUs has a date, and who is not asked for has none.
+
+        Who waits for money holds nothing, unless a window `opens` later that may bring it.
+        """
         promise = self.of.get(run.key)
         holds = promise is not None and promise.state is not ReservationState.BLOCKED
         if run.phase is not Phase.PENDING or run.spec.opportunistic:
@@ -100,12 +102,7 @@ class Promises:
                 yield f"{run.key} is {run.phase.value} and has {promise.name}"
         elif run.reason is Reason.Reserved and not holds:
             yield f"{run.key} is told that it has a date, and has {promise}"
-        elif (
-            run.reason is not Reason.Reserved
-            and holds
-            and promise is not None
-            and promise.basis is not Reason.WindowClosed
-        ):
+        elif run.reason is not Reason.Reserved and holds and not opens:
             yield f"{run.key} waits for {run.reason.value} and holds {promise}"
 
     def overdue(self, now: int) -> Iterator[str]:

@@ -29,10 +29,17 @@ def faults(seen: Auditor) -> Iterator[Fault]:
         if run.phase is Phase.RUNNING and run.deadline is not None and run.deadline <= seen.at:
             yield "time limit", f"{run.key} runs past {run.deadline}"
         if not run.over:
-            for message in seen.promises.amiss(run):
+            for message in seen.promises.amiss(run, opens=_opens(seen, run)):
                 yield "reservation", message
         if run.phase is Phase.PENDING:
             yield from _waiting(seen, run)
+
+
+def _opens(seen: Auditor, run: Asked) -> bool:
+    """Whether a window opens later on money of the run's flavor."""
+    envelopes = (each for spec in seen.books.budgets.values() for each in spec.envelopes)
+    flavor = run.spec.resources.gpu_type
+    return any(each.flavor == flavor and each.start is not None and each.start > seen.at for each in envelopes)
 
 
 def _money(seen: Auditor) -> Iterator[Fault]:
