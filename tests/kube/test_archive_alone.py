@@ -108,13 +108,13 @@ def test_a_controller_that_died_goes_on_from_its_snapshot_and_its_archive(
     assert (code, report["ok"]) == (0, True), report
 
 
-def refusing(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Somebody's rule that keeps ends of leases from being written in a namespace."""
+def refusing(namespace: str, what: str = "leases") -> tuple[dict[str, Any], dict[str, Any]]:
+    """Somebody's rule that keeps ends of leases, or of other things, from being written in a namespace."""
     where = {"apiGroups": ["rq.davidlangworthy.io"], "apiVersions": ["v1"], "operations": ["UPDATE"]}
     rule = {
         "metadata": {"name": "in-the-way"},
         "spec": {
-            "matchConstraints": {"resourceRules": [{**where, "resources": ["leases/status"]}]},
+            "matchConstraints": {"resourceRules": [{**where, "resources": [f"{what}/status"]}]},
             "validations": [{"expression": f"request.namespace != '{namespace}'"}],
         },
     }
@@ -124,15 +124,43 @@ def refusing(namespace: str) -> tuple[dict[str, Any], dict[str, Any]]:
     }
 
 
+def put_in_the_way(team: Team, what: str) -> None:
+    rule, binding = refusing(team.namespace, what)
+    for plural, each in (("validatingadmissionpolicies", rule), ("validatingadmissionpolicybindings", binding)):
+        team.api.delete(f"{ADMISSION}/{plural}/in-the-way")
+        made = team.api.post(f"{ADMISSION}/{plural}", each)
+        assert made.ok, made.message
+
+
+def test_what_became_of_a_reservation_is_told_also_after_its_run_was_deleted(
+    cluster: Plane, archive: Path, team: Team
+) -> None:
+    team.submit("first", 16)
+    team.reaches("first", "Running")
+    team.submit("waits", 16)
+    where = path("Reservation", team.namespace, "waits-reservation", "status")
+    assert eventually(lambda: team.reservation("waits-reservation"))["status"]["state"] == "Pending"
+    put_in_the_way(team, "reservations")
+    probe = {"status": {"message": "no"}}
+    eventually(lambda: "in-the-way" in as_controller(cluster).patch(f"{where}?dryRun=All", probe).message)
+    team.api.delete(path("Run", team.namespace, "first"))
+    team.reaches("waits", "Running")
+    team.api.delete(path("Run", team.namespace, "waits"))
+    eventually(lambda: not team.run("waits"))
+    assert team.reservation("waits-reservation")["status"]["state"] == "Pending"
+    assert team.api.delete(f"{ADMISSION}/validatingadmissionpolicybindings/in-the-way").ok
+    eventually(lambda: team.reservation("waits-reservation")["status"]["state"] == "Released", within_s=120)
+    code, report, _ = audit(cluster, "--archive", str(archive))
+    assert (code, report["ok"]) == (0, True), report
+
+
 def test_nothing_is_folded_away_before_what_ended_stands_in_objects(
     cluster: Plane, mind: Controller, archive: Path, team: Team
 ) -> None:
     other = Team(cluster)
     team.submit("stuck", 1)
     team.reaches("stuck", "Running")
-    rule, binding = refusing(team.namespace)
-    assert team.api.post(f"{ADMISSION}/validatingadmissionpolicies", rule).ok
-    assert team.api.post(f"{ADMISSION}/validatingadmissionpolicybindings", binding).ok
+    put_in_the_way(team, "leases")
     where = path("Lease", team.namespace, "stuck-1-0", "status")
     probe = {"status": {"closed": True, "endTime": "2026-01-01T00:00:00Z", "closureReason": "Canceled"}}
     eventually(lambda: "in-the-way" in as_controller(cluster).patch(f"{where}?dryRun=All", probe).message)

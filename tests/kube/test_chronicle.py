@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from tests.engine.build import HOUR, World, budget, envelope, node, run
 
@@ -9,6 +11,7 @@ from fairlease.engine import command as cmd
 from fairlease.engine.reservations import Reservations
 from fairlease.kube.chronicle import Chronicle
 from fairlease.ledger import event as ev
+from fairlease.ledger.state import State
 from fairlease.model.record import key
 
 
@@ -21,23 +24,33 @@ def world() -> World:
     return made
 
 
+def chronicle_after(here: World, seq: int) -> Chronicle:
+    """As after a restart from a snapshot of an entry."""
+    base = State()
+    for entry in here.store.entries():
+        for event in entry.events if entry.seq <= seq else ():
+            base.apply(entry.at, event)
+    return Chronicle(base, here.store.entries(after=seq))
+
+
+def statuses(chronicle: Chronicle, here: World) -> list[dict[str, Any]]:
+    """What the reservations of the second run are told as."""
+    return [each["status"] for each in chronicle.reservations[key("second")].objects(here.now)]
+
+
 def test_a_date_that_was_made_before_the_entries_begin_is_told_with_its_forecast() -> None:
     here = world()
-    (status,) = (
-        each["status"] for each in Chronicle(here.scheduler.state, []).reservations[key("second")].objects(here.now)
-    )
+    (status,) = statuses(chronicle_after(here, here.scheduler.head.seq), here)
     assert status["state"] == "Pending"
     assert status["forecast"]["p50"]
 
 
-def test_what_becomes_of_a_date_from_before_the_entries_is_told_and_stops_nobody() -> None:
+def test_what_becomes_of_a_date_from_before_the_entries_is_told() -> None:
     here = world()
     before = here.scheduler.head.seq
     here.wait(HOUR)
     assert here.run("second").leases
-    chronicle = Chronicle(here.scheduler.state, here.store.entries(after=before))
-    assert chronicle.turned[key("second")]["state"] == "Released"
-    assert key("second") not in chronicle.reservations
+    assert [each["state"] for each in statuses(chronicle_after(here, before), here)] == ["Released"]
 
 
 def test_a_forecast_outlives_a_move_of_the_date() -> None:
@@ -51,3 +64,29 @@ def test_a_forecast_outlives_a_move_of_the_date() -> None:
     old, new = dates.objects(here.now)
     assert (old["status"]["state"], new["status"]["state"]) == ("Superseded", "Pending")
     assert old["status"]["forecast"] == new["status"]["forecast"]
+
+
+def test_a_run_that_a_snapshot_cut_in_two_is_told_whole_and_holds_up_no_later_one() -> None:
+    here = world()
+    before = here.scheduler.head.seq
+    (lease,) = here.run("first").leases.values()
+    here.end("first")
+    chronicle = chronicle_after(here, before)
+    assert chronicle.final[key("first")].spec == run("org", 8, 8, max_duration=HOUR)
+    (closed,) = chronicle.closed[key("first")].values()
+    assert (closed.lease, closed.status["closureReason"]) == (lease, "Completed"), "its object may not be there yet"
+    for each in (key("first"), key("second")):
+        chronicle.told(each)
+    assert chronicle.told_before() == before + 1
+    del chronicle.closed[key("first")]
+    chronicle.told(key("first"))
+    assert chronicle.told_before() is None
+
+
+def test_a_run_that_held_nothing_when_it_ended_holds_up_no_snapshot() -> None:
+    here = world()
+    before = here.scheduler.head.seq
+    here.tick(cmd.Cancel(run=key("second")))
+    chronicle = chronicle_after(here, before)
+    chronicle.told(key("second"))
+    assert chronicle.told_before() is None

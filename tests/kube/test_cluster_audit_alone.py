@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,17 @@ def team(cluster: Plane, mind: Controller) -> Team:
     eventually(lambda: team.reservation(held(team)).get("status"))
     eventually(lambda: len(team.closures()) == 2)
     mind.stop()
+    while not snapshots(team):  # it stopped before all was written, as it says in its log: the next one goes on
+        mind.start()
+        eventually(lambda: len(mind.told("decides")) > len(mind.told("leads no more")))
+        time.sleep(1)
+        mind.stop()
     return team
+
+
+def snapshots(team: Team) -> list[int]:
+    """The entries that snapshots stand on."""
+    return [each["spec"]["seq"] for each in team.listed(ENTRIES) if each["spec"]["role"] == "Snapshot"]
 
 
 def held(team: Team) -> str:

@@ -70,7 +70,7 @@ def changed(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
         if value is REMOVE:
             del place[last]
         else:
-            place[last] = value
+            place[last] = copy.deepcopy(value)  # parts of the specs above are among them
     return spec
 
 

@@ -1,8 +1,8 @@
 """What entries told that the state no longer knows: how runs ended, why leases closed, what was resolved and reserved.
 
 The state holds what is open. What an entry closed has to be written to its object once, and this is kept until it is. After a
-restart the entries behind the last snapshot tell it again; what lies further back is looked up in the whole past (`kube.history`),
-which is needed only where a controller died a long time before its objects were written.
+restart the last snapshot and the entries behind it tell it again; what lies further back is looked up in the whole past
+(`kube.history`), which is needed only where a controller died a long time before its objects were written.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Final(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The status of a closed lease, and the lease, where it is known: its object may never have been written."""
+    """The status of a closed lease, and the lease: its object may never have been written."""
 
     status: View
-    lease: Lease | None
+    lease: Lease
 
 
 class Resolved(NamedTuple):
@@ -60,9 +60,9 @@ class Touched(NamedTuple):
 
 
 class Chronicle:
-    """Follows the entries; `closed`, `outcomes` and `untold` shrink as they are written."""
+    """Follows the entries behind a state; `closed`, `outcomes` and `untold` shrink as they are written."""
 
-    def __init__(self, state: State, entries: Iterable[Entry]) -> None:
+    def __init__(self, base: State, entries: Iterable[Entry]) -> None:
         self.final: dict[Key, Final] = {}
         self.closed: dict[Key, dict[str, Closed]] = {}
         self.outcomes: dict[str, Resolved] = {}
@@ -71,31 +71,21 @@ class Chronicle:
         self.requests: set[str] = set()
         """Requests of administrators that were carried out."""
         self.reservations: dict[Key, Reservations] = {}
-        self.turned: dict[Key, View] = {}
-        """What became of reservations that were made before the entries begin."""
-        self._endings: dict[Key, Ending] = {}
-        self._swept: dict[Key, View] = {}
-        self._asked: dict[Key, tuple[RunSpec, int]] = {}
-        self._open: dict[Key, dict[str, Lease]] = {}
-        self._serial = 0
-        self._reading = True
+        self._serial = base.serial
+        self._open = {run.key: dict(run.leases) for run in base.runs.values()}
+        self._asked = {run.key: (run.spec, run.submitted_at) for run in base.runs.values()}
+        self._take_dates(base)
         for entry in entries:
             self.follow(entry)
-        self._reading = False
-        self._agree(state)
 
-    def _agree(self, state: State) -> None:
-        """Take over what is open; what was told before the entries began is told by the state alone."""
-        self._serial = state.serial
-        self._open = {run.key: dict(run.leases) for run in state.runs.values()}
-        self._asked = {run.key: (run.spec, run.submitted_at) for run in state.runs.values()}
-        for run, made in state.holds.items():
+    def _take_dates(self, base: State) -> None:
+        """Reservations in force that were made before the entries begin."""
+        for run, made in base.holds.items():
             if made.hold is None:
                 continue
-            if run not in self.reservations:
-                self.reservations[run] = Reservations()
-                for event in _told(run, made.hold):
-                    self.reservations[run].take(made.hold.made_at, event)
+            self.reservations[run] = Reservations()
+            for event in _told(run, made.hold):
+                self.reservations[run].take(made.hold.made_at, event)
             if made.foreseen is not None:
                 self.reservations[run].take(made.foreseen[0], ev.Forecasted(runs=(made.foreseen[1],)))
 
@@ -141,11 +131,9 @@ class Chronicle:
         return min(waiting, default=None)
 
     def _respecified(self, event: ev.DesiredSet | ev.FundingSet) -> None:
-        asked = self._asked.get(event.run)
-        if asked is not None:
-            spec, at = asked
-            changed = spec.resized(event.gpus) if isinstance(event, ev.DesiredSet) else spec.funded(event.funding)
-            self._asked[event.run] = (changed, at)
+        spec, at = self._asked[event.run]
+        changed = spec.resized(event.gpus) if isinstance(event, ev.DesiredSet) else spec.funded(event.funding)
+        self._asked[event.run] = (changed, at)
 
     def _resolved(self, event: ev.OutcomeRecorded, seq: int) -> None:
         self.outcomes[event.name] = Resolved(seq, event.outcome)
@@ -153,17 +141,11 @@ class Chronicle:
             self.requests.add(event.outcome.by_hand.request)
 
     def _dated(self, event: ev.ReservationMade | ev.ReservationTurned | ev.Forecasted, at: int) -> None:
-        """Take in what becomes of a run's date; one that was made before the entries begin has nothing to be added to."""
+        """Take in what becomes of a run's date."""
         if isinstance(event, ev.Forecasted):
             self._forecasted(event, at)
-        elif isinstance(event, ev.ReservationMade) or event.run in self.reservations:
-            self.reservations.setdefault(event.run, Reservations()).take(at, event)
         else:
-            self.turned[event.run] = {
-                "state": event.state.value,
-                "reason": event.reason.value,
-                "message": event.message,
-            }
+            self.reservations.setdefault(event.run, Reservations()).take(at, event)
 
     def _forecasted(self, event: ev.Forecasted, at: int) -> None:
         for each in event.runs:
@@ -172,10 +154,8 @@ class Chronicle:
                 known.take(at, ev.Forecasted(runs=(each,)))
 
     def _opened(self, event: ev.LeasesOpened, at: int) -> None:
-        asked = self._asked.get(event.run)
-        if asked is not None:
-            opened = leases_of(event, asked[0], at, self._serial)
-            self._open.setdefault(event.run, {}).update((lease.name, lease) for lease in opened)
+        opened = leases_of(event, self._asked[event.run][0], at, self._serial)
+        self._open.setdefault(event.run, {}).update((lease.name, lease) for lease in opened)
         self._serial += len(event.cells)
         if event.run in self.reservations:
             self.reservations[event.run].take(at, event)
@@ -183,41 +163,17 @@ class Chronicle:
     def _closed(self, event: ev.LeasesClosed, at: int) -> set[Key]:
         held = self._open.get(event.run, {})
         status = {"closed": True, "endTime": format_instant(at), "closureReason": closure_of(event)}
-        if not event.names and self._reading:
-            self._swept.setdefault(event.run, status)
-        written = self.closed.setdefault(event.run, {})
-        budgets = set()
-        for name in event.names or tuple(held):
-            lease = held.pop(name, None)
-            if lease is not None:
-                budgets.add(lease.payer.budget)
-            written[name] = Closed(status, lease)
-        return budgets
+        leases = [held.pop(name) for name in event.names or tuple(held)]
+        if leases:
+            written = self.closed.setdefault(event.run, {})
+            written.update((lease.name, Closed(status, lease)) for lease in leases)
+        return {lease.payer.budget for lease in leases}
 
     def _ended(self, event: ev.RunEnded, entry: Entry) -> None:
-        asked = self._asked.pop(event.run, None)
         self._open.pop(event.run, None)
-        ending = Ending(seq=entry.seq, at=entry.at, ended=event)
-        if asked is None:
-            self._endings[event.run] = ending
-        else:
-            self.final[event.run] = Final(*asked, ending)
+        self.final[event.run] = Final(*self._asked.pop(event.run), Ending(seq=entry.seq, at=entry.at, ended=event))
 
     # --- what lies further back ------------------------------------------------------------------------------------------
-
-    def complete(self, run: Key, spec: RunSpec, submitted_at: int) -> bool:
-        """Finish what the entries told of a run that was asked for before they begin; says whether they told its end."""
-        ending = self._endings.pop(run, None)
-        if ending is not None:
-            self.final[run] = Final(spec, submitted_at, ending)
-        return run in self.final
-
-    def swept(self, run: Key, name: str) -> bool:
-        """Whether a lease that was opened before the entries begin was closed by them, together with all others of its run."""
-        status = self._swept.get(run)
-        if status is not None:
-            self.closed.setdefault(run, {})[name] = Closed(status, None)
-        return status is not None
 
     def look_up(self, past: Store, runs: Iterable[Key], leases: Iterable[Key]) -> None:
         """Take what is missing from the whole past: how runs ended, and why leases closed."""
@@ -235,10 +191,9 @@ class Chronicle:
                 )
 
     def forget(self, run: Key) -> None:
-        """A Run's object is gone: nobody will ask how it ended."""
+        """A Run's object is gone, and all that is over of it is told: nobody will ask how it ended."""
         self.final.pop(run, None)
         self.reservations.pop(run, None)
-        self.turned.pop(run, None)
 
 
 def _told(run: Key, hold: Hold) -> Iterable[ev.ReservationMade | ev.ReservationTurned]:

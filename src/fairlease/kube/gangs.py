@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlease.kube.connection import ApiError
+from fairlease.kube.lanes import Lane, Part, Target
 from fairlease.kube.names import NODE, ROLE, RUN
 from fairlease.kube.pods import pods_of
 from fairlease.kube.rendezvous import Rendezvous
 from fairlease.kube.resource import PODS, Meta
 from fairlease.kube.sight import Sight
-from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
 from fairlease.model.run import Phase

@@ -20,8 +20,8 @@ from fairlease.kube.asking import DONE, reply_name
 from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import Gangs
+from fairlease.kube.lanes import Lane, Part, Target
 from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
-from fairlease.kube.observe import instant, read
 from fairlease.kube.pods import marks_of
 from fairlease.kube.resource import (
     BUDGETS,
@@ -38,8 +38,7 @@ from fairlease.kube.resource import (
 from fairlease.kube.scribe import Scribe
 from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.tidings import Crier, happening
-from fairlease.kube.writer import Lane, Part, Target, Writer
-from fairlease.model.objects import RunObject
+from fairlease.kube.writer import Writer
 from fairlease.model.record import Key, key, split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.writing import write
@@ -187,7 +186,7 @@ class Projector:
         self._reservations(name, now)
         told = not self.writer.busy(Part(name, RESERVATIONS_PART)) and self.writer.asked == asked
         if seen is None:
-            self._forgotten(name, run)
+            self._scribe.forget(Target(RUNS.plural, name))
         elif not self.writer.busy(Part(name, STATUS_PART)) and not self.writer.busy(Part(name, PODS_PART)):
             asked = self.writer.asked
             self._status(name, run, seen, now)
@@ -197,10 +196,7 @@ class Projector:
             told = told and run is not None
         if told:
             self._chronicle.told(name)
-
-    def _forgotten(self, name: Key, run: RunState | None) -> None:
-        self._scribe.forget(Target(RUNS.plural, name))
-        if run is None:
+        if run is None and seen is None and name not in self._chronicle.untold:
             self._chronicle.forget(name)
             self.writer.forget(name)
 
@@ -231,11 +227,6 @@ class Projector:
     def _final(self, name: Key, seen: OwnSeen) -> bool:
         """Whether it is known how a run ended; where its status says that it did, that is enough."""
         if name in self._chronicle.final:
-            return True
-        found = read(seen, "Run")
-        told = seen.status.get("submittedAt")
-        submitted = instant(told if isinstance(told, str) else seen.metadata.creation_timestamp)
-        if isinstance(found, RunObject) and self._chronicle.complete(name, found.spec, submitted):
             return True
         if seen.status.get("phase") != self._decider.state.ended.get(name):
             self._observer.unknown.add(name)
@@ -291,7 +282,7 @@ class Projector:
 
         async def act() -> None:
             """Write the end; a lease that was never written, or was deleted, is written whole, while its namespace is there."""
-            if not await patch() and closed.lease is not None and namespace in self._sight.namespaces.objects:
+            if not await patch() and namespace in self._sight.namespaces.objects:
                 await self._scribe.created(LEASES, namespace, _lease_object(closed.lease))
                 await patch()
             self._made.add(made_key(LEASES, f"{full} closed"))
@@ -316,10 +307,7 @@ class Projector:
                 continue
             if self._made.get(made_key(LEASES, f"{full} closed")) is not None:
                 continue  # closed just now, and not seen yet
-            if self._chronicle.swept(run, name):
-                self._sight.marks.written_runs.add(run)
-            else:
-                self.lost_leases.add(Key(full))
+            self.lost_leases.add(Key(full))
         for reservation in list(self._sight.reservations.objects.values()):
             self._lost_reservation(reservation)
 
@@ -336,8 +324,6 @@ class Projector:
             "reason": Reason.Canceled.value,
             "message": "the ledger holds another by now, or none",
         }
-        if kept is None and run in self._chronicle.turned:
-            status = self._chronicle.turned[run]
         self._scribe.report(RESERVATIONS, Part(run, RESERVATIONS_PART), seen, status)
 
     # --- other objects ---------------------------------------------------------------------------------------------------
@@ -374,7 +360,7 @@ class Projector:
             there = self._sight.reservations.objects.get(full)
             if there is not None:
                 self._scribe.report(RESERVATIONS, part, there, view["status"])
-            elif self._made.get(made_key(RESERVATIONS, full)) is None:
+            elif namespace in self._sight.namespaces.objects and self._made.get(made_key(RESERVATIONS, full)) is None:
                 self._reserve(part, full, name, view)
 
     def _reserve(self, part: Part, full: Key, run: Key, view: View) -> None:
@@ -394,7 +380,11 @@ class Projector:
 
         async def act() -> None:
             await self._scribe.created(RESERVATIONS, namespace, body)
-            await self._api.patch(RESERVATIONS, name, operations, namespace, sub="status")
+            try:
+                await self._api.patch(RESERVATIONS, name, operations, namespace, sub="status")
+            except ApiError as error:
+                if not error.not_found:  # its namespace is going, or somebody took it away at once
+                    raise
             if over:
                 self._scribe.note(target, status)
             elif full not in self._sight.reservations.objects:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlease.kube.connection import ApiError
+from fairlease.kube.lanes import Lane, Part, Target
 from fairlease.kube.names import config_name, host_name, service_name
 from fairlease.kube.pods import LOCALHOST, MEMBERS, NOTICE, address_of, marks_of, master_of, meets, owned_by, service_of
 from fairlease.kube.refused import policy_said
 from fairlease.kube.resource import CONFIG_MAPS, SERVICES
 from fairlease.kube.seen import ConfigSeen
 from fairlease.kube.sight import Sight, made_key
-from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.record import Key, key, short, split
 from fairlease.theatre.members import Gang, Meeting, Member
 

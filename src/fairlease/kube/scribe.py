@@ -10,9 +10,9 @@ from fairlease.engine.view import View
 from fairlease.kube import reports
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import TERMINATING
+from fairlease.kube.lanes import Lane, Part, Target
 from fairlease.kube.resource import LEASES, Resource
 from fairlease.kube.sight import Sight, made_key
-from fairlease.kube.writer import Lane, Part, Target
 from fairlease.model.record import key
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ from fairlease.kube.notifier import Notifier
 from fairlease.kube.observe import Observer, instant
 from fairlease.kube.project import Projector
 from fairlease.ledger import event as ev
+from fairlease.ledger.snapshot import open_up
+from fairlease.ledger.state import State
 from fairlease.reason import Reason
 from fairlease.scheduler import Decider, Tick
 from fairlease.theatre.clock import LedgerClock
@@ -87,7 +89,8 @@ class Term:
         self._metrics, self._log, self._archive = metrics, log, archive
         self.decider = Decider(journal)
         base = journal.latest_snapshot()
-        chronicle = Chronicle(self.decider.state, journal.entries(0 if base is None else base.seq))
+        begins = State() if base is None else open_up(base)
+        chronicle = Chronicle(begins, journal.entries(0 if base is None else base.seq))
         self._chronicle = chronicle
         self._observer = Observer(self.decider.state, sight, chronicle, self.now, settings.cluster.retry_backoff)
         self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)

@@ -1,4 +1,4 @@
-"""Writes, many at a time and the urgent ones first; what fails is shown, and tried again later.
+"""Writes, many at a time and the urgent ones first (`kube.lanes`); what fails is shown, and tried again later.
 
 Each object is written by one request at a time. A request belongs to a part of a run (its pods, its leases, its status): when the
 last one of a part is done, or failed, that part is looked at again, and what is still not as it should be is written then. So a
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.kube.connection import ApiError
 from fairlease.kube.http import Unreachable
+from fairlease.kube.lanes import Job, Lane, Lanes, Part, Target
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -22,37 +22,10 @@ if TYPE_CHECKING:
     from fairlease.model.record import Key
     from fairlease.theatre.metrics import Metrics
 
-ABREAST = 48
-"""Requests under way at once; fewer than the connections of the pool, so that an append never waits for one."""
-
 FIRST_S, MOST_S = 0.5, 60.0
 WARN_S = 5.0
 BACKLOG_MAX = 20_000
 """Tidings that wait to be written; more are not worth writing, and the ledger has them all."""
-
-
-class Lane(IntEnum):
-    """What goes first: GPUs that somebody waits for, then the record, then the tidings."""
-
-    BIND = 0
-    PODS = 1
-    LEASES = 2
-    STATUS = 3
-    EVENTS = 4
-
-
-class Part(NamedTuple):
-    """What a write belongs to: the pods of a run, say, or the status of a Budget."""
-
-    of: Key
-    what: str
-
-
-class Target(NamedTuple):
-    """One object, or one aspect of it."""
-
-    kind: str
-    name: str
 
 
 class Failed(NamedTuple):
@@ -65,14 +38,6 @@ class Failed(NamedTuple):
     again_at: float
 
 
-class _Job(NamedTuple):
-    lane: int
-    number: int
-    part: Part
-    target: Target
-    act: Callable[[], Awaitable[None]]
-
-
 class Writer:
     """Carries out writes. `done(part)` is called when the last write of a part is over; it must not raise."""
 
@@ -81,22 +46,26 @@ class Writer:
         self.asked = 0
         """How many writes were ever asked for, whether they were taken or had to wait."""
         self._done, self._metrics, self._log = done, metrics, log
-        self._queue: asyncio.PriorityQueue[_Job] = asyncio.PriorityQueue()
+        self._lanes = Lanes()
         self._targets: set[Target] = set()
         self._parts: Counter[Part] = Counter()
         self._number = 0
-        self._workers: list[asyncio.Task[None]] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._working = False
+        self._again: asyncio.TimerHandle | None = None
         self._warned: dict[str, tuple[float, int]] = {}
 
     def start(self) -> None:
         """Begin to work."""
-        self._workers = [asyncio.create_task(self._work()) for _ in range(ABREAST)]
+        self._working = True
+        self._begin_soon(0.0)
 
     async def stop(self) -> None:
         """Drop everything: whoever leads next finds what is missing."""
-        for each in self._workers:
+        self._working = False
+        for each in self._under_way:
             each.cancel()
-        await asyncio.gather(*self._workers, return_exceptions=True)
+        await asyncio.gather(*self._under_way, return_exceptions=True)
 
     @property
     def waiting(self) -> int:
@@ -118,32 +87,53 @@ class Writer:
         self._targets.add(target)
         self._parts[part] += 1
         self._number += 1
-        self._queue.put_nowait(_Job(int(lane), self._number, part, target, act))
+        self._lanes.put(Job(lane, self._number, part, target, act))
+        self._begin_soon(0.0)
         return True
 
-    async def _work(self) -> None:
-        while True:
-            job = await self._queue.get()
-            try:
-                await job.act()
-            except (ApiError, Unreachable) as error:
-                self._failure(job, error)
-            except Exception:  # noqa: BLE001 - a fault in one write must not stop the others
-                self._log.exception("a write failed", kind=job.target.kind, name=job.target.name)
-                self._failure(job, RuntimeError("a fault of the controller; its log tells more"))
-            else:
-                self.failed.pop(job.target, None)
-                self._metrics.counters["writes_total"].labels(job.target.kind, "done").inc()
-            self._over(job)
+    def _begin_soon(self, wait_s: float) -> None:
+        """Begin what can be, in a while or in a moment: then all that one turn asks for is known."""
+        loop = asyncio.get_running_loop()
+        if self._again is not None:
+            if self._again.when() <= loop.time() + wait_s:
+                return
+            self._again.cancel()
+        self._again = loop.call_later(wait_s, self._begin)
 
-    def _over(self, job: _Job) -> None:
+    def _begin(self) -> None:
+        self._again = None
+        now = asyncio.get_running_loop().time()
+        while self._working and (job := self._lanes.next(now)) is not None:
+            task = asyncio.create_task(self._carry_out(job))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        wait_s = self._lanes.wait_s(now)
+        if self._working and wait_s is not None:
+            self._begin_soon(wait_s)
+
+    async def _carry_out(self, job: Job) -> None:
+        try:
+            await job.act()
+        except (ApiError, Unreachable) as error:
+            self._failure(job, error)
+        except Exception:  # noqa: BLE001 - a fault in one write must not stop the others
+            self._log.exception("a write failed", kind=job.target.kind, name=job.target.name)
+            self._failure(job, RuntimeError("a fault of the controller; its log tells more"))
+        else:
+            self.failed.pop(job.target, None)
+            self._metrics.counters["writes_total"].labels(job.target.kind, "done").inc()
+        self._over(job)
+
+    def _over(self, job: Job) -> None:
+        self._lanes.over(job, asyncio.get_running_loop().time())
+        self._begin_soon(0.0)
         self._targets.discard(job.target)
         self._parts[job.part] -= 1
         if self._parts[job.part] <= 0:
             del self._parts[job.part]
             self._done(job.part)
 
-    def _failure(self, job: _Job, error: Exception) -> None:
+    def _failure(self, job: Job, error: Exception) -> None:
         loop = asyncio.get_running_loop()
         before = self.failed.get(job.target)
         times = 1 if before is None else before.times + 1
