@@ -145,23 +145,27 @@ def calm_collector() -> None:
     gc.set_threshold(50_000, 50, 100)
 
 
-def fold(ledger: Ledger) -> tuple[State, int]:
-    """The state that a ledger's entries tell, and the number of the entry whose snapshot it began from.
+def beginning(ledger: Ledger) -> tuple[State, int]:
+    """The state from which a ledger's entries are folded, and the number of the last entry in it.
 
     A snapshot that another version took may have another shape. It saves time and proves nothing, so it is passed over then.
     """
     kept = ledger.latest_snapshot()
     state = None if kept is None else snapshot.open_up(kept)
-    if state is None:
-        state, kept = State(), None
+    return (State(), 0) if kept is None or state is None else (state, kept.seq)
+
+
+def fold(ledger: Ledger) -> tuple[State, int]:
+    """The state that a ledger's entries tell, and the number of the entry whose snapshot it began from."""
+    state, since = beginning(ledger)
     enabled = gc.isenabled()
     gc.disable()
     try:
-        for entry in ledger.entries(after=0 if kept is None else kept.seq):
+        for entry in ledger.entries(after=since):
             for event in entry.events:
                 state.apply(entry.at, event)
     finally:
         if enabled:
             gc.enable()
     state.settled()
-    return state, 0 if kept is None else kept.seq
+    return state, since

@@ -25,10 +25,8 @@ from fairlease.kube.notifier import Notifier
 from fairlease.kube.observe import Observer, instant
 from fairlease.kube.project import Projector
 from fairlease.ledger import event as ev
-from fairlease.ledger.snapshot import open_up
-from fairlease.ledger.state import State
 from fairlease.reason import Reason
-from fairlease.scheduler import Decider, Tick
+from fairlease.scheduler import Decider, Tick, beginning
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.refresh import Refresh
 
@@ -88,16 +86,15 @@ class Term:
         self._api, self._journal, self._sight, self._settings = api, journal, sight, settings
         self._metrics, self._log, self._archive = metrics, log, archive
         self.decider = Decider(journal)
-        base = journal.latest_snapshot()
-        begins = State() if base is None else open_up(base)
-        chronicle = Chronicle(begins, journal.entries(0 if base is None else base.seq))
+        begins, since = beginning(journal)
+        chronicle = Chronicle(begins, journal.entries(since))
         self._chronicle = chronicle
         self._observer = Observer(self.decider.state, sight, chronicle, self.now, settings.cluster.retry_backoff)
         self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
         self._not_before = 0.0
-        self._saved = (0 if base is None else base.seq, 0)
+        self._saved = (since, 0)
         self._due: _Due | None = None
         self._compare_at = self._snapshot_at = 0.0
         self._refresh = Refresh(FORECAST_S)
