@@ -74,8 +74,11 @@ class Belief:
     def waits(self, play: int, usual: int | None, doubt: Sequence[int]) -> list[int]:
         """P10, P50 and P90 of a wait, in milliseconds; `doubt` is the rehearsal's own spread around its middle, in `nats`."""
         expert, pool = self._pool(max(play, PLAY_MIN).bit_length())
-        middle = centre(expert, play, usual)
-        return [round(math.exp((middle + error) / 1000)) for error in quantiles(pool, doubt, self.shares)]
+        middle, own = centre(expert, play, usual), nats(max(play, PLAY_MIN))
+        known = [middle + error for error in quantiles(pool, doubt, self.shares)]
+        return [
+            play if each == own else round(math.exp(each / 1000)) for each in known
+        ]  # What is certain is told exactly.
 
     def _pool(self, size: int) -> tuple[int, Pool]:
         """The expert that speaks about waits of so many bits, and its errors."""

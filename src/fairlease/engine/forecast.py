@@ -14,7 +14,7 @@ from fairlease.engine.rehearsal import STARTS_MIN, Rehearsal, Start
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import event as ev
 from fairlease.ledger.waits import PLAY_MIN, SHARES, nats
-from fairlease.model.amount import MINUTE, format_duration
+from fairlease.model.amount import MINUTE, SECOND, format_duration
 from fairlease.model.record import short
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
@@ -164,12 +164,16 @@ def _why(run: RunState, found: Outlook, now: int) -> str:
     at, before = run.foreseen
     hold = run.hold
     moved = found.p50 - before.p50
-    told = f"{format_duration(abs(moved) // 1000 * 1000)} {'later' if moved > 0 else 'sooner'}"
+    told = f"{format_duration(abs(moved) // SECOND * SECOND)} {'later' if moved > 0 else 'sooner'}"
+    if abs(moved) < SECOND:
+        told = "as before"
     if hold is not None and hold.made_at > at:
         return f"{told}: the reservation moved ({hold.reason.value}); {ahead}"
     if start.source is not before.source:
         return f"{told}: it rests on {start.source.value}, no more on {before.source.value}; {ahead}"
     if now > before.p50:
         return f"{told}: P50 passed and it still waits; {ahead}"
+    if abs(moved) < SECOND:
+        return ahead
     cause = "work ahead of it runs longer than predicted" if moved > 0 else "work ahead of it ended, or will, sooner"
     return f"{told}: {cause}; {ahead}"
