@@ -121,10 +121,10 @@ def test_who_waits_is_told_when_and_who_is_in_the_way_is_warned_cut_and_told_why
     assert "second" in eventually(lambda: notes(team, "first", "RunCut"))[0]
     assert len(eventually(lambda: notes(team, "second", "ReservationActive"))) == 1
     eventually(lambda: "notice.json" not in told(team, "first"))
+    expected = {"DeficitForecast", "CutComing", "ReservationActive", "RunCut", "RunStarted"}
+    eventually(lambda: {each["kind"] for each in mailbox.got if team.namespace in each["key"]} >= expected)
     keys = [each["key"] for each in mailbox.got if team.namespace in each["key"]]
     assert [key for key, times in Counter(keys).items() if times > 1] == []
-    kinds = {each["kind"] for each in mailbox.got if team.namespace in each["key"]}
-    assert kinds >= {"DeficitForecast", "CutComing", "ReservationActive", "RunCut", "RunStarted"}
     uids = {
         each["regarding"].get("uid")
         for each in team.listed(f"/apis/events.k8s.io/v1/namespaces/{team.namespace}/events")

@@ -164,9 +164,10 @@ def _far(engine: Engine, run: RunState) -> bool:
     if near is None or run.order in near:
         return False
     ahead = near.bisect_left(run.order)
-    holds = (other.hold for other in near.values()[:ahead])
-    guesses = sum(hold is not None and hold.basis is Reason.Predicted for hold in holds)
-    return ahead >= DEPTH or guesses >= GUESSED_DEPTH
+    if ahead >= DEPTH:
+        return True
+    guesses = [other for other in near.values()[:ahead] if other.hold and other.hold.basis is Reason.Predicted]
+    return len(guesses) >= GUESSED_DEPTH
 
 
 def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_from: int | None) -> None:
