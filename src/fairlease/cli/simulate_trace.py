@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 1_000
-"""Forecasts that a replay makes at most, unless it is told otherwise."""
+THOUGHT_MAX = 10_000_000
+"""Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
 
 _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
@@ -36,7 +36,7 @@ _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--limits", metavar="HOW", help="maxDuration: trace, none, exact or factor:F.  [default: trace]"),
     click.option("--start", metavar="TIME", help="When second 0 of the trace was, where the file does not say."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="Policy, such as minRuntime=30m; may be repeated."),
-    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast every Nth that waits.  [default: ~1,000]"),
+    click.option("--forecasts", type=click.IntRange(min=0), metavar="N", help="Forecast each Nth that waits.  [default: by size]"),
     click.option("--against", multiple=True, metavar="KEY=VALUE", help="Replay it under another policy, too, and compare."),
     click.option("--html", metavar="FILE", help="Write the report as a page with plots, too."),
     click.option("--audit", is_flag=True, default=None, help="Keep the whole ledger in memory and audit it at the end."),
@@ -120,7 +120,7 @@ def _stage(trace: Trace, given: Given) -> Stage:
         given["budgets"] or "one",
         "",
     )
-    every = max(1, len(trace.jobs) // FORECASTS) if given["forecasts"] is None else given["forecasts"]
+    every = max(1, len(trace.jobs) ** 2 // THOUGHT_MAX) if given["forecasts"] is None else given["forecasts"]
     return Stage(plan, money, asker, _config(given["config"]), every)
 
 
