@@ -110,8 +110,9 @@ def growth_faults(seen: Auditor, run: Asked, opened: list[Held]) -> Iterator[Fau
     if any(unit[0] == run.key for unit in seen.overdrawn):
         yield "growth", f"{run.key} is overdrawn and grew"
     width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
-    if width > desired_of(run.spec) or width - run.width > elastic.step_gpus:
-        yield "growth", f"{run.key} grew from {run.width} to {width}"
+    step = sum(each.gpus for each in opened if each.role is not Role.SPARE)
+    if width > desired_of(run.spec) or step > elastic.step_gpus:
+        yield "growth", f"{run.key} grew by {step} to {width}"
     if any(each.role is Role.BORROWED for each in opened):
         yield "growth", f"{run.key} grew onto spares"
 
