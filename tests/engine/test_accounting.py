@@ -256,3 +256,14 @@ def test_a_window_that_opens_as_other_work_starts_still_wakes_all_who_wait() -> 
     world.wait(0)
     assert (world.how("second"), world.how("third")) == ("Running", "Running")
     assert [each.turn.value for each in world.told(ev.EnvelopeTurned)] == ["opened"]
+
+
+def test_who_is_late_to_be_told_of_the_time_starts_nobody_on_hours_that_are_promised() -> None:
+    """What one run used past its deadline is no credit for another's."""
+    hours = envelope(max_gpu_hours=40 * HOUR)
+    world = World(node("n", 8), node("m", 8), budget("org:a", hours))
+    assert world.submit("short", run("org:a", 8, max_duration=HOUR)) == "Running"
+    assert world.submit("long", run("org:a", 4, max_duration=5 * HOUR)) == "Running"
+    world.oversleep(2 * HOUR)
+    assert world.submit("greedy", run("org:a", 4, max_duration=2 * HOUR)) == "IntegralCapExceeded"
+    assert world.how("short") == "TimeLimit"

@@ -33,12 +33,12 @@ def crowded(*, notice: int | None = None) -> World:
     world.tick(cmd.Configure(Config(notice=notice)))
     for number in range(8):
         world.submit(f"past{number}", run("ab"[number % 2], 8, 8))
-        world.now += HOUR
+        world.wait(HOUR)
         world.end(f"past{number}")
     world.submit("one", run("a", 8, 8))
-    world.now += 10 * MINUTE
+    world.wait(10 * MINUTE)
     world.submit("two", run("b", 8, 8))
-    world.now += 5 * MINUTE
+    world.wait(5 * MINUTE)
     world.submit("first", run("a", 8, 8))
     world.submit("second", run("b", 16, 8))
     return world
@@ -86,9 +86,9 @@ def test_a_forecast_is_written_once_and_again_only_when_it_moved() -> None:
         assert world.now <= row.p10 <= row.p50 <= row.p90
         assert row.source is Reason.Predicted
         assert row.baseline is not None
-    world.now += SECOND
+    world.wait(SECOND)
     assert told(world) == {}
-    world.now += 3 * HOUR
+    world.wait(3 * HOUR)
     moved = told(world)
     assert moved
     assert all("later" in row.why for row in moved.values())
@@ -109,9 +109,9 @@ def test_thinking_ahead_changes_nothing() -> None:
 def test_a_restart_changes_nothing_of_what_was_learned() -> None:
     world = crowded()
     told(world)
-    world.now += 40 * MINUTE
+    world.wait(40 * MINUTE)
     world.end("one")
-    world.now += 5 * MINUTE
+    world.wait(5 * MINUTE)
     world.end("two")
     told(world)
     before = snapshot.freeze(world.scheduler.state)
@@ -125,7 +125,7 @@ def test_a_sure_date_bounds_every_quantile() -> None:
     world = World(node("n"), budget("a"))
     world.tick(cmd.Configure(Config(notice=None)))
     world.submit("one", run("a", 8, 8, max_duration=2 * HOUR))
-    world.now += HOUR
+    world.wait(HOUR)
     world.submit("next", run("a", 8, 8))
     row = told(world)["next"]
     assert row.p90 <= world.run("one").started_at + 2 * HOUR  # type: ignore[operator]  # it runs
@@ -170,7 +170,7 @@ def test_forecasts_are_scored_over_the_past_of_the_ledger() -> None:
     world = crowded()
     told(world)
     for name in ("one", "two", "first", "second"):
-        world.now += 45 * MINUTE
+        world.wait(45 * MINUTE)
         if world.run(name).phase is Phase.RUNNING:
             world.end(name)
     fold = Calibration()
@@ -200,7 +200,7 @@ def test_forecasts_of_a_steady_queue_become_calibrated() -> None:
         _begun(world, ends, lengths)
         while len(world.scheduler.state.runs) > 3:
             _finish(world, ends, lengths)
-        world.now += MINUTE
+        world.wait(MINUTE)
     for entry in world.store.entries():
         fold.take(entry.at, entry.events)
     scored = world.scheduler.state.waits.scored
@@ -234,7 +234,7 @@ def test_odds_are_exact_where_there_are_few_to_draw_from() -> None:
     world = World(node("n1"), node("n2"), node("n3"), budget("a"), budget("b"), budget("c"))
     for name, owner in (("a1", "a"), ("a2", "a"), ("b1", "b")):
         world.submit(name, run(owner, 8, 8, on_preempt=OnPreempt.REQUEUE))
-    world.now += HOUR
+    world.wait(HOUR)
     world.submit("claim", run("c", 8, 8))
     engine = world.scheduler.engine.twin()
     engine.now = world.now
@@ -250,7 +250,7 @@ def test_odds_by_draws_say_how_many_and_come_near_what_is_exact() -> None:
     world = World(*(node(f"n{number}") for number in range(12)), *map(budget, owners), budget("c"))
     for number, owner in enumerate(owners):
         world.submit(f"r{number}", run(owner, 8, 8))
-    world.now += HOUR
+    world.wait(HOUR)
     world.submit("claim", run("c", 32, 8))
     engine = world.scheduler.engine.twin()
     engine.now = world.now
@@ -344,7 +344,7 @@ def test_who_is_far_back_in_a_queue_is_forecast_by_what_is_ahead_of_it() -> None
     world.tick(cmd.Configure(Config(notice=None)))
     for number in range(4):
         world.submit(f"past{number}", run("a", 8, 8))
-        world.now += HOUR
+        world.wait(HOUR)
         world.end(f"past{number}")
     for number in range(3 * STARTS_MIN):
         world.submit(f"r{number}", run("a", 8, 8))

@@ -52,7 +52,7 @@ def _world(dice: random.Random) -> tuple[World, dict[str, Place]]:
     world = World(*nodes, *budgets, budget("bank", envelope(lending=lending())), _purse(dice))
     for number in range(dice.randint(2, 9)):
         world.submit(f"r{number}", _request(dice))
-        world.now += dice.choice((0, MINUTE, 6 * MINUTE))
+        world.wait(dice.choice((0, MINUTE, 6 * MINUTE)))
     for name in [f"r{number}" for number in range(9)]:
         known = key(name) in world.scheduler.state.runs and dice.random() < 0.2
         if known and world.run(name).phase is Phase.RUNNING:

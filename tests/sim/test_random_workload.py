@@ -28,9 +28,9 @@ def test_a_random_film_breaks_no_claim(seed: int) -> None:
     assert report.steps == STEPS
 
 
-@pytest.mark.parametrize("seed", [179, 2942, 5429, 9868])
+@pytest.mark.parametrize("seed", [179, 2942, 5429, 9868, 21836])
 def test_a_film_that_once_broke_a_claim_breaks_none(seed: int) -> None:
-    """Money lost at the head of a long line; a group that grows again at once; a drill right after a change of width."""
+    """Money lost at the head of a line; a group that grows again at once; a drill after a change of width; a late deadline."""
     assert not run_random(seed, 25).violations
 
 

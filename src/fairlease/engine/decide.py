@@ -5,7 +5,7 @@ otherwise is settled: cover that was lost or regained, work whose grace is over,
 I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
 
     1  commands           requests and reports become facts, or refusals with a reason
-    2  timers             deadlines, debounce, windows, hours (only on TimePassed)
+    2  timers             deadlines, debounce, windows, hours: of this instant on TimePassed, of earlier ones always
     3  standing           units lose or regain their cover
     4  drains             overdrawn work under Drain whose grace is over ends
     5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one
@@ -115,7 +115,7 @@ class Engine:
         self.events, self.tries, self.due, self.fallen, self.notice = [], [], [], {}, grow.Notice()
         answers = tuple(self._obey(command) for command in commands)
         swap.recover(self)
-        self.settle()
+        self._catch_up()
         return Decision(tuple(self.events), answers, tuple(self.tries))
 
     def emit(self, event: ev.AnyEvent) -> None:
@@ -133,7 +133,7 @@ class Engine:
             self._pass_time()
             return None
         if isinstance(command, Forecast):
-            self.settle()
+            self._catch_up()
             forecast.record(self, command.runs)
             return None
         if isinstance(command, Drill):
@@ -141,6 +141,13 @@ class Engine:
         return lifecycle.HANDLERS[type(command)](self, command)
 
     # --- 2 timers ------------------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        """Follow every change, what fell due before now and was not told of first: nobody may start on what is over."""
+        due = self.state.timers.next()
+        if due is not None and due < self.now:
+            self._pass_time()
+        self.settle()
 
     def _pass_time(self) -> None:
         state = self.state
