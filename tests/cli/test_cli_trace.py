@@ -146,6 +146,16 @@ def test_a_replay_stands_beside_one_under_another_policy(ask: Ask, tmp_path: Pat
         (("--format", "csv"), "Invalid value for '--format'"),
         (("--random", "7"), "give one of"),
         (("--html", "nowhere/report.html"), "cannot be written"),
+        (("--nodes", ""), "'' is no pool of nodes"),
+        (("--budgets", ""), "'' is no file"),
+        (("--limits", ""), "'' is none of trace, none, exact and factor:F"),
+        (("--limits", "factor:soon"), "'factor:soon' is none of trace"),
+        (("--cluster", "Venus"), "--cluster Venus chooses among the quotas of a CSV, and 'one' is none"),
+        (("--config", "minRuntime="), "--config: minRuntime= has no value"),
+        (("--against", "notice="), "--against: notice= has no value"),
+        (("--against", "notise=1m"), "--against:1: notise"),
+        (("--until", "1h"), "--until belongs to a scenario FILE"),
+        (("--steps", "5"), "--steps belongs to --random SEED"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_told_with_its_remedy(

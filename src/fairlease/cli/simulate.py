@@ -17,6 +17,9 @@ from fairlease.cli.verb import bare, verb
 if TYPE_CHECKING:
     from fairlease.sim.film import Film
 
+STEPS = 200
+"""How long a random life is, unless it is told otherwise."""
+
 _EXAMPLE = """
 fairlease simulate what-if.yaml
 fairlease simulate what-if.yaml --until 2d -o json
@@ -29,7 +32,7 @@ fairlease simulate --trace jobs.swf.gz --format swf --nodes 16x8 --budgets fair 
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--until", metavar="T", help="Stop at this offset from the start, such as 90m, whatever the file says.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="No file: a random world and a life in it.")
-@click.option("--steps", type=click.IntRange(min=1), default=200, show_default=True, help="How long a random life is.")
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="How long a random life is.  [default: 200]")
 @trace_options
 @click.option("--progress/--no-progress", default=None, help="A bar on stderr; by default on a terminal only.")
 def command(
@@ -37,7 +40,7 @@ def command(
     file: str | None,
     until: str | None,
     seed: int | None,
-    steps: int,
+    steps: int | None,
     progress: bool | None,
     **trace: Any,  # noqa: ANN401 - the options that belong to --trace, as they were given
 ) -> None:
@@ -49,11 +52,15 @@ def command(
     """
     if sum(each is not None for each in (file, seed, trace["trace"])) != 1:
         raise click.UsageError("give one of a scenario FILE, --random SEED and --trace FILE")
+    if until is not None and file is None:
+        raise click.UsageError("--until belongs to a scenario FILE; --steps and --limit bound the others")
+    if steps is not None and seed is None:
+        raise click.UsageError("--steps belongs to --random SEED")
     bar = wanted(progress)
     if play_trace(session, trace, bar=bar):
         return
     if seed is not None:
-        _play_random(session, seed, steps, bar=bar)
+        _play_random(session, seed, STEPS if steps is None else steps, bar=bar)
     else:
         _play_file(session, file or "-", until, bar=bar)
 

@@ -86,7 +86,7 @@ def _prepared(given: Given) -> tuple[TracePlay, dict[str, str]]:
     start = _checked("--start", _instant, given["start"], "write an RFC 3339 time, such as 2020-09-01T00:00:00Z")
     trace = read_trace(given["trace"], given["form"], start).first(given["limit"])
     stage = _stage(trace, given)
-    settings = {"Budgets": given["budgets"] or "one", "Limits": given["limits"] or "trace"}
+    settings = {"Budgets": _or(given["budgets"], "one"), "Limits": _or(given["limits"], "trace")}
     settings |= {name.title(): ", ".join(given[name]) for name in ("config", "against") if given[name]}
     return TracePlay(trace, stage, MemoryStore() if given["audit"] else None), settings
 
@@ -97,31 +97,36 @@ def _other(play: TracePlay, given: Given) -> TracePlay | None:
 
     if not given["against"]:
         return None
-    config = _config((*given["config"], *given["against"]))
+    config = _config("--against", given["against"], play.stage.config)
     return TracePlay(play.trace, play.stage._replace(config=config, forecasts=0))
 
 
 def _stage(trace: Trace, given: Given) -> Stage:
     from fairlease.sim.trace import Asker, read_limits
     from fairlease.sim.trace_cluster import read_budgets, read_nodes
-    from fairlease.sim.trace_play import Stage
+    from fairlease.sim.trace_play import POLICY, Stage
 
-    limits = _checked("--limits", read_limits, given["limits"] or "trace", "write trace, none, exact, or factor:1.5")
+    limits = _checked("--limits", read_limits, _or(given["limits"], "trace"), "write trace, none, exact, or factor:1.5")
     plan = _checked(
         "--nodes",
-        lambda text: read_nodes(text, trace, limits, given["domain_nodes"] or 32),
-        given["nodes"] or "auto:0.9",
+        lambda text: read_nodes(text, trace, limits, _or(given["domain_nodes"], 32)),
+        _or(given["nodes"], "auto:0.9"),
         "write 64x8, a:32x8,b:16x8 or auto:0.9",
     )
     asker = Asker(max(pool.gpus for pool in plan.pools), limits)
     money = _checked(
         "--budgets",
         lambda text: read_budgets(text, trace, asker, plan.gpus, given["cluster"]),
-        given["budgets"] or "one",
+        _or(given["budgets"], "one"),
         "",
     )
     every = max(1, len(trace.jobs) ** 2 // THOUGHT_MAX) if given["forecasts"] is None else given["forecasts"]
-    return Stage(plan, money, asker, _config(given["config"]), every)
+    return Stage(plan, money, asker, _config("--config", given["config"], POLICY), every)
+
+
+def _or(given: Any, default: Any) -> Any:  # noqa: ANN401 - whatever the option takes
+    """What was given, if anything was: an empty text is no answer, and is refused as one."""
+    return default if given is None else given
 
 
 def _checked(option: str, read: Callable[[Any], Any], text: object, remedy: str) -> Any:  # noqa: ANN401 - as `read` returns it
@@ -139,24 +144,26 @@ def _instant(text: str | None) -> str | None:
     return text
 
 
-def _config(given: Sequence[str]) -> Config:
-    """The policy: at most one file, and single settings on top of it, read as if they stood in a file of their own."""
+def _config(option: str, given: Sequence[str], base: Config) -> Config:
+    """A policy: at most one file instead of `base`, and single settings on top of it, read as if they stood in a file of their own."""
     import msgspec
 
     from fairlease.model.document import read_file
     from fairlease.model.objects import read_config
     from fairlease.model.record import api_name
-    from fairlease.sim.trace_play import POLICY
 
     pairs = dict(each.split("=", 1) for each in given if "=" in each)
     files = [each for each in given if "=" not in each]
     if len(files) > 1:
         raise Failure(
-            f"--config: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value"
+            f"{option}: two files, {files[0]} and {files[1]}", remedy="name one file, and single settings as key=value"
         )
-    config = read_config(*read_file(files[0])) if files else POLICY
+    for name, value in pairs.items():
+        if not value.strip():
+            raise Failure(f"{option}: {name}= has no value", remedy="write it behind the sign, such as notice=15m")
+    config = read_config(*read_file(files[0])) if files else base
     names = {api_name(name.strip()): value for name, value in pairs.items()}
-    single = read_config("\n".join(f"{name}: {value}" for name, value in names.items()), "--config")
+    single = read_config("\n".join(f"{name}: {value}" for name, value in names.items()), option)
     chosen = [field.name for field in msgspec.structs.fields(single) if field.encode_name in names]
     return msgspec.structs.replace(config, **{name: getattr(single, name) for name in chosen})
 

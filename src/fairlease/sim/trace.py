@@ -84,7 +84,10 @@ def read_limits(text: str) -> Limits:
     if text == "exact":
         return Limits("factor")
     kind, _, number = text.partition(":")
-    factor = float(number) if kind == "factor" and number else math.nan
+    try:
+        factor = float(number) if kind == "factor" else math.nan
+    except ValueError:
+        factor = math.nan
     if not 0 < factor < math.inf:
         raise ValueError(f"{text!r} is none of trace, none, exact and factor:F, where F is more than 0")
     return Limits(kind, factor)

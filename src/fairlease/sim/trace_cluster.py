@@ -115,6 +115,8 @@ def read_budgets(text: str, trace: Trace, asker: Asker, gpus: int, cluster: str 
     demand (at least its largest job), for itself. `family`: the same, and owners may use what their siblings leave. A CSV of
     quotas: a Budget per virtual cluster, rewritten on the days on which its quota changes. Any other file: Budgets as YAML.
     """
+    if cluster is not None and not text.endswith(".csv"):
+        raise ValueError(f"--cluster {cluster} chooses among the quotas of a CSV, and {text!r} is none")
     if text == "one":
         ample = gpus + max(asker.width(job) for job in trace.jobs)
         return [(trace.begin, (_budget(ROOT, ample),))]
@@ -151,7 +153,7 @@ def _quota_command(owner: str, gpus: int) -> cmd.AnyCommand:
 
 
 def _budgets_of_file(path: str) -> tuple[cmd.AnyCommand, ...]:
-    if not Path(path).exists():
+    if not path or not Path(path).exists():
         expected = f"{', '.join(AMPLE)}, a file of Budgets, or a CSV with {', '.join(QUOTA_COLUMNS)}"
         raise ValueError(f"{path!r} is no file; expected {expected}")
     objects = read_objects(*read_file(path))
