@@ -92,6 +92,22 @@ def test_an_outcome_left_out_breaks_the_chain(tmp_path: Path, outcomes: list[Rec
     assert (done.returncode, "does not follow" in done.stdout) == (1, True)
 
 
+def test_an_outcome_that_was_put_in_breaks_the_chain(tmp_path: Path, outcomes: list[Record]) -> None:
+    assert len(outcomes) > 2
+    put_in = copy.deepcopy(outcomes[1])
+    put_in["spec"]["scope"] = {"flavor": "another"}
+    done = _verify(tmp_path, [outcomes[0], put_in, *outcomes[1:]])
+    assert (done.returncode, "does not follow" in done.stdout) == (1, True)
+
+
+def test_a_record_without_its_draws_is_no_outcome(tmp_path: Path, outcomes: list[Record]) -> None:
+    torn = copy.deepcopy(outcomes)
+    del torn[-1]["spec"]["lottery"]["draws"]
+    done = _verify(tmp_path, torn)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("document", ["[]x", '{"spec": 3}', "7", ""])
 def test_a_file_that_holds_no_outcome_is_refused_with_code_2(tmp_path: Path, document: str) -> None:
     path = tmp_path / "bad.json"
