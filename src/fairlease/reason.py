@@ -126,6 +126,7 @@ class Reason(enum.Enum):
     SliceTaken = "SliceTaken", 813, True, "wait: a run that asked earlier started on its GPUs"
     MoneyBack = "MoneyBack", 814, True, "nothing to change"
     Nearer = "Nearer", 815, True, "nothing to change"
+    Sooner = "Sooner", 816, True, "nothing to change"
     Due = "Due", 820, False, "nothing to change"
 
 

@@ -203,6 +203,8 @@ class Engine:
             woken = self._woken()
             if woken.shapes or woken.lines or woken.due:
                 self._try_in_order(woken)
+            if not state.dirty and state.dirty.shaken:
+                reserve.rest_on_facts(self)
             if not state.dirty and state.standings.far and not self.rehearses:
                 reserve.promote(self)
             if not state.dirty:
@@ -260,6 +262,7 @@ class Engine:
         """Waiting runs that something since the last try could have helped; forgets what it was."""
         state, queue = self.state, self.state.queue
         dirty, state.dirty = state.dirty, type(state.dirty)()
+        state.dirty.shaken = dirty.shaken
         due, self.due = self.due + [state.holds[key] for key in sorted(dirty.sliced) if key in state.holds], []
         if dirty.budgets:
             return Woken(list(queue.shapes.values()), [], dirty.arrived, due)

@@ -18,6 +18,7 @@ from fairlease.engine.elastic import steps
 from fairlease.ledger.slots import bits_of, slots_of
 from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
+from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,6 +205,8 @@ class Outlook:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:
             options.append((start + predict.duration_of(other), GUESSED))
+        if hold.basis is Reason.Predicted:  # What follows a guess is one.
+            return (min(options)[0] if self.terms.guess else NEVER), GUESSED
         return min(options)
 
 

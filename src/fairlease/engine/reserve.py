@@ -27,6 +27,7 @@ from fairlease.engine.outlook import (
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
+from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
@@ -75,13 +76,16 @@ def opening(engine: Engine, run: RunState) -> Planner | None:
     return None
 
 
-def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -> Draft | None:
-    """The earliest date that can be promised, cuts being possible from `cut_at` on; None where it would never fit."""
+def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None, *, surely: bool = False) -> Draft | None:
+    """The earliest date that can be promised, cuts being possible from `cut_at` on; None where it would never fit.
+
+    `surely`: or where nothing but a prediction tells when.
+    """
     pool, need = planner.pool, need_of(run.spec, least_width(run.spec))
     if pool is None:
         return None
     sooner = _between(engine, run, planner, need)
-    for guess in (False, True):
+    for guess in (False,) if surely else (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
         fit = first_fit(pool, planner.reach(), need, outlook)
         if sooner is not None and (fit is None or sooner.when < fit.when):
@@ -113,10 +117,8 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     """
     if engine.rehearses:
         return _sketch(engine, run, why)
-    notice, hold, now = engine.state.config.notice, run.hold, engine.now
-    cut_from = None if notice is None else now + notice
-    if notice is not None and hold is not None and hold.cut_from is not None:
-        cut_from = hold.cut_from
+    hold, now = run.hold, engine.now
+    cut_from = _cut_from(engine, hold)
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
         return True
@@ -145,6 +147,41 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         )
     )
     return True
+
+
+def _cut_from(engine: Engine, hold: Hold | None) -> int | None:
+    """From when on others have had their notice; None where funded work is never cut."""
+    notice = engine.state.config.notice
+    if notice is not None and hold is not None and hold.cut_from is not None:
+        return hold.cut_from
+    return None if notice is None else engine.now + notice
+
+
+def rest_on_facts(engine: Engine) -> None:
+    """Dates that were predictions, and need be no more: what was in the way is gone, and facts or the notice tell a sooner one.
+
+    Only those are looked at on whose slices something began or ended.
+    """
+    state = engine.state
+    shaken, state.dirty.shaken = state.dirty.shaken, set()
+    counts = state.timers.counts
+    if engine.rehearses or (state.config.notice is None and not counts[Due.DEADLINE] and not counts[Due.WINDOW]):
+        return
+    for run in sorted((state.holds[key] for key in shaken if key in state.holds), key=lambda each: each.order):
+        hold = run.hold
+        if hold is None or hold.basis is not Reason.Predicted or hold.state is not ReservationState.PENDING:
+            continue
+        planner = Planner(state, engine.family, run, engine.now)
+        if planner.unfunded() is not None:
+            continue
+        cut_from = _cut_from(engine, hold)
+        found = draft(engine, run, planner, None if cut_from is None else max(engine.now, cut_from), surely=True)
+        if (
+            found is not None
+            and found.date < hold.earliest_start
+            and (found.date > engine.now or found.fit.how in CUTS)
+        ):
+            make(engine, run, planner, Reason.Sooner)
 
 
 def _patience(engine: Engine, hold: Hold | None) -> int:

@@ -79,9 +79,14 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
         enough = sum(each.gpus for each in rest) + spare_gpus >= 0
         if enough and width_without(rest) >= target:
             chosen = rest
-    pool = state.capacity.pools[claim.spec.resources.gpu_type]
-    short = (Shortage(group=0, gpus=max(0, target - pool.idle)),)
+    assert planner.pool is not None, "whoever gives way lies in it"
+    short = _short(Seats(state, planner.pool, reach, need, planner.way))
     return Resolution(_record(planner, short, [each.run for each in standing], chosen, None), chosen, funded)
+
+
+def _short(seats: Seats) -> tuple[Shortage, ...]:
+    """What each group lacks."""
+    return tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
 
 
 def _together(victims: list[Victim]) -> list[Victim]:
@@ -214,7 +219,7 @@ def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | Non
 
 def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -> Choice | None:
     """Class by class, then by lot, until `seats` have room; then all that proves unneeded is given back. None: it is not enough."""
-    short = tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
+    short = _short(seats)
     bench = Bench(state, seats)
     conflict: list[Key] = []
     standing = funded(state, claim)

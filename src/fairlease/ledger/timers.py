@@ -28,17 +28,19 @@ TimerKey = tuple[Due, tuple[str, ...]]
 class Timers:
     """A heap with lazy deletion: what the dictionary no longer says is skipped when it comes up."""
 
-    __slots__ = ("_heap", "times")
+    __slots__ = ("_heap", "counts", "times")
 
     def __init__(self) -> None:
         self.times: dict[TimerKey, int] = {}
         self._heap: list[tuple[int, TimerKey]] = []
+        self.counts = [0] * len(Due)
 
     def set(self, key: TimerKey, when: int | None) -> int | None:
         """Set, move or (None) drop a timer; returns what it was."""
         before = self.times.get(key)
         if when == before:
             return before
+        self.counts[key[0]] += (when is not None) - (before is not None)
         if when is None:
             del self.times[key]
         else:

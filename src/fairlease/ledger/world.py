@@ -291,6 +291,8 @@ class World(Ground):
         for name in shared:
             self._host(nodes[name])
         touched = shared if held else {lease.node for lease in leases}
+        if self.holds:
+            self.dirty.shaken.update(*[nodes[lease.node].liens for lease in leases])
         self.dirty.flavors.update([nodes[name].node.labels.get(flavor, "") for name in touched])
 
     def pretend_free(self, name: str, free: int) -> None:

@@ -16,7 +16,15 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.bookkeeper import Asked, Held
 
-_MOVES = (Reason.NotServed, Reason.TooYoung, Reason.SliceTaken, Reason.SliceLost, Reason.MoneyBack, Reason.Nearer)
+_MOVES = (
+    Reason.NotServed,
+    Reason.TooYoung,
+    Reason.SliceTaken,
+    Reason.SliceLost,
+    Reason.MoneyBack,
+    Reason.Nearer,
+    Reason.Sooner,
+)
 
 
 @dataclass(slots=True)
