@@ -313,7 +313,13 @@ def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:
 
 
 def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
-    counts = _counts(by_domain, when)
+    return holds(_counts(by_domain, when), need)
+
+
+def holds(counts: list[int], need: Need) -> bool:
+    """Whether so many pods in each of some domains hold all groups."""
+    if need.together:
+        return max(counts, default=0) >= need.pods
     first = need.blocks[0]
     groups = sum(count // first.pods for count in counts)
     if len(need.blocks) == 1:

@@ -21,6 +21,7 @@ from fairlease.engine.outlook import (
     Outlook,
     Terms,
     first_fit,
+    holds,
     lien_of,
     takes,
 )
@@ -36,6 +37,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.engine.pack import Need
+    from fairlease.ledger.capacity import Domain
     from fairlease.ledger.live import Hold, RunState
 
 DEPTH, GUESSED_DEPTH = 64, 4
@@ -334,7 +336,10 @@ def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
     if hold.state is ReservationState.ACTIVE:
         return make(engine, run, planner, Reason.NotServed)
     gone = [name for name in hold.lien if _unusable(engine, name)]
-    if not gone or make(engine, run, planner, Reason.SliceLost, f"{', '.join(gone)} cannot be used"):
+    if not gone and _keeps(engine, run, hold):
+        return True
+    told = f"{', '.join(gone)} cannot be used" if gone else "its nodes no longer lie in one domain"
+    if make(engine, run, planner, Reason.SliceLost, told):
         return True
     settle(engine, run, ReservationState.BLOCKED, Reason.SliceLost, Reason.SliceLost.remedy)
     return False
@@ -343,6 +348,17 @@ def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
 def _unusable(engine: Engine, name: str) -> bool:
     node = engine.state.capacity.nodes.get(name)
     return node is None or node.barred is not None
+
+
+def _keeps(engine: Engine, run: RunState, hold: Hold) -> bool:
+    """Whether a slice still holds all groups: nodes that were given other labels may lie in other domains now."""
+    need = need_of(run.spec, least_width(run.spec))
+    pods: dict[Domain, int] = {}
+    for name, slots in hold.lien.items():
+        domain = engine.state.capacity.nodes[name].domain
+        if domain is not None and domain.pool.flavor == run.spec.resources.gpu_type:
+            pods[domain] = pods.get(domain, 0) + slots.bit_count() // need.size
+    return not hold.lien or holds(list(pods.values()), need)
 
 
 def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:

@@ -77,6 +77,7 @@ class Ground:
             self._slots(state, state.free | grown, state.barred)
         if moved:
             self._join(state)
+            self.dirty.sliced.update(state.liens)
 
     def admit(self, state: NodeState) -> None:
         """A node as a snapshot knew it."""
