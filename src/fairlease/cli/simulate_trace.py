@@ -145,7 +145,7 @@ def _instant(text: str | None) -> str | None:
 
 
 def _config(option: str, given: Sequence[str], base: Config) -> Config:
-    """A policy: at most one file instead of `base`, and single settings on top of it, read as if they stood in a file of their own."""
+    """A policy: `base` or one file instead of it, and single settings on top, read as if they stood in a file of their own."""
     import msgspec
 
     from fairlease.model.document import read_file
