@@ -31,6 +31,13 @@ def second() -> dict[str, Any]:
     return after
 
 
+def test_a_file_that_is_not_there_is_told_with_its_remedy(ask: Ask) -> None:
+    result = ask("lottery", "verify", "--file", "nowhere.json")
+    assert result.exit_code == 2
+    assert "--file: nowhere.json cannot be read" in result.stderr
+    assert "to mend it: give what `fairlease outcomes -o json` prints" in result.stderr
+
+
 @pytest.mark.parametrize("form", ["one", "list", "outcomes", "resolverOutcomes", "items"])
 def test_a_file_of_outcomes_is_verified_without_a_daemon(ask: Ask, tmp_path: Path, form: str) -> None:
     both = [OUTCOME, second()]

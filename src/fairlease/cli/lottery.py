@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ALL = 10_000
 """More outcomes than anybody looks through: the chain is checked over so many."""
 
+_PRINTED = "give what `fairlease outcomes -o json` prints"
+
 _EXAMPLE = """
 fairlease lottery verify
 fairlease lottery verify outcome-7
@@ -77,10 +79,9 @@ def _from_file(path: str) -> list[Answer]:
             for each in document
         ]
     except OSError as error:
-        raise Failure(f"{path}: {error.strerror}", code=BAD_INPUT) from None
+        raise Failure(f"--file: {path} cannot be read: {error.strerror}", code=BAD_INPUT, remedy=_PRINTED) from None
     except (ValueError, KeyError, AttributeError, TypeError):
-        remedy = "give what `fairlease outcomes -o json` prints"
-        raise Failure(f"{path} holds no ResolverOutcome", code=BAD_INPUT, remedy=remedy) from None
+        raise Failure(f"{path} holds no ResolverOutcome", code=BAD_INPUT, remedy=_PRINTED) from None
 
 
 def _proved(outcomes: list[Answer], *, whole: bool) -> Answer:
