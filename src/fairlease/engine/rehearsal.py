@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,7 @@ from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
-from fairlease.model.reservation import ReservationState, RunRef
+from fairlease.model.reservation import RunRef
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -167,12 +167,14 @@ class Rehearsal:
 
         The others are in the queue like everybody; if the notice is over before their turn comes, that is when they start.
         """
-        held = sorted(self.state.holds.values(), key=lambda run: (_date(run), run.order))
-        for run in held[HOLDS_MAX:]:
-            if run.hold is not None and run.hold.cut_from is not None:
+        holds = self.state.holds
+        if len(holds) <= HOLDS_MAX:
+            return
+        first = {run.key for run in nsmallest(HOLDS_MAX, holds.values(), key=lambda run: (_date(run), run.order))}
+        for run in holds.values():
+            if run.hold is not None and run.hold.cut_from is not None and run.key not in first:
                 self._promised[run.key] = max(self.now, _date(run))
-            dropped = ev.ReservationTurned(run=run.key, state=ReservationState.CANCELED, reason=Reason.Notice)
-            self.state.apply(self.now, dropped)
+        self.state.pretend_reserved(first)
 
     def _keep_promises(self) -> None:
         for run, date in self._promised.items():

@@ -13,7 +13,7 @@ from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.ground import Ground
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.loans import Loans
 from fairlease.ledger.timers import Due
 from fairlease.ledger.waits import Waits
@@ -255,6 +255,24 @@ class World(Ground):
             del place[run.order]
             self.undo.later(place.__setitem__, run.order, run)
 
+    def pretend_reserved(self, kept: Iterable[Key]) -> None:
+        """Inside a trial: see the reservations as if only those `kept` were in force; the others, be they thousands, go at once."""
+        assert self.undo.recording, "only a trial may pretend"
+        holds = {each: self.holds[each] for each in kept}
+        gone = [(run, hold) for run in self.holds.values() if run.key not in holds and (hold := run.hold) is not None]
+        standings = Standings()
+        for run in holds.values():
+            if run.hold is not None:
+                standings.of(run.spec.resources.gpu_type, run.hold)[run.order] = run
+        self._set("holds", holds)
+        self._set("standings", standings)
+        self._set("timers", self.timers.without({(Due.RESERVATION, (run.key,)) for run, _ in gone}))
+        self.undo.later(_put_back, gone)
+        for run, hold in gone:
+            run.hold = None
+            for name in hold.lien:
+                self._lien(run.key, name, 0)
+
     def _lien(self, run: Key, name: str, slots: int) -> None:
         state = self.capacity.nodes.get(name)
         if state is None or state.liens.get(run, 0) == slots:
@@ -387,3 +405,8 @@ class World(Ground):
             if run.unit(lease) == unit and lease.role is not Role.SPARE:
                 self._classify(run, account, lease, -lease.gpus, overdrawn=not overdrawn)
                 self._classify(run, account, lease, lease.gpus, overdrawn=overdrawn)
+
+
+def _put_back(holds: list[tuple[RunState, Hold]]) -> None:
+    for run, hold in holds:
+        run.hold = hold
