@@ -51,6 +51,10 @@ class Ground(Seats):
     def _room(self, node: NodeState) -> int:
         return node.free.bit_count() if works(node.barred) else 0
 
+    def _blocked(self, node: NodeState) -> int:
+        del node
+        return 0
+
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]

@@ -89,16 +89,21 @@ class Seats:
                 self.pods[key] = pods + gained
                 self.groups += (pods + gained) // first - pods // first
 
+    def _blocked(self, node: NodeState) -> int:
+        """The slots of a node that are under liens which the need may not pass: they are of no use to it, free or not."""
+        return node.lien if self.passage is None or not node.lien else self.passage.blocked(node)
+
     def _freed(self, node: NodeState, lease: Lease, sign: int) -> int:
         """GPUs that come free with a lease: a spare and its tenant share slots, which are free when both are gone."""
+        blocked = self._blocked(node)
         if lease.role is Role.ACTIVE:
-            return len(lease.slots)
+            return (bits_of(lease.slots) & ~blocked).bit_count() if blocked else len(lease.slots)
         bits = bits_of(lease.slots)
         tenant = lease.role is Role.BORROWED
         other, held = (Role.SPARE, node.spare) if tenant else (Role.BORROWED, node.tenant)
         mine = (lease.node, lease.role)
         self._gone[mine] = self._gone.get(mine, 0) | bits if sign > 0 else self._gone.get(mine, 0) & ~bits
-        return (bits & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
+        return (bits & ~blocked & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
 
     def fits(self) -> bool:
         """Whether the need would fit now."""
