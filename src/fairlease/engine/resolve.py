@@ -72,7 +72,7 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
     state, claim, now = planner.state, planner.run, planner.now
     reach, funded = planner.reach(), planner.affordable()
     standing = [victim for victim in free_riders(state, claim) if _touches(state, victim, reach)]
-    if not standing:
+    if not standing or not _could_serve(planner, standing):
         return None
     width_without = partial(_width, state, family, claim, now, funded)
     target = width_without(_together(standing))
@@ -91,6 +91,19 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
     pool = state.capacity.pools[claim.spec.resources.gpu_type]
     short = (Shortage(group=0, gpus=max(0, target - pool.idle)),)
     return Resolution(_record(planner, short, [each.run for each in standing], chosen, None), chosen, funded)
+
+
+def _could_serve(planner: Planner, standing: list[Victim]) -> bool:
+    """Whether the claim's narrowest width would fit if all of them were gone, by counting: where it says no, no plan says yes.
+
+    While work without a claim runs, all who wait are tried again and again, mostly in vain: a trial for each would be dear.
+    """
+    if planner.pool is None:
+        return False
+    runs = planner.state.runs
+    seats = Seats(planner.state, planner.pool, planner.payable(), planner.least, planner.way)
+    seats.change((runs[each.run].leases[name] for each in _together(standing) for name in each.names), 1)
+    return seats.fits()
 
 
 def _together(victims: list[Victim]) -> list[Victim]:
