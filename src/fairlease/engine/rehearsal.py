@@ -171,7 +171,9 @@ class Rehearsal:
         if len(holds) <= HOLDS_MAX:
             return
         held = [(hold, key, run.order) for key, run in holds.items() if (hold := run.hold) is not None]
-        first = {key for _, _, key in nsmallest(HOLDS_MAX, [(hold.earliest_start, order, key) for hold, key, order in held])}
+        first = {
+            key for _, _, key in nsmallest(HOLDS_MAX, [(hold.earliest_start, order, key) for hold, key, order in held])
+        }
         cut_for = [(hold, key) for hold, key, _ in held if hold.cut_from is not None and key not in first]
         self._promised = {key: max(self.now, hold.earliest_start) for hold, key in cut_for}
         self.state.pretend_reserved(first)

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class Roll(NamedTuple):
-    """Who stands in a lottery, in order, and the digest of it. The same do for any age that begins from `since` to before `until`."""
+    """Who stands in a lottery, in order, and the digest of it; alike for whoever may draw those that began by `since`, or later.
+
+    From `until` on it would be others.
+    """
 
     tokens: list[Token]
     digest: str

@@ -302,7 +302,9 @@ class World(Ground):
 
     def _running(self, run: RunState) -> dict[Key, RunState]:
         """Where a run is listed while it runs."""
-        return self.opportunistic if run.spec.opportunistic else self.claimants.setdefault(run.spec.resources.gpu_type, {})
+        return (
+            self.opportunistic if run.spec.opportunistic else self.claimants.setdefault(run.spec.resources.gpu_type, {})
+        )
 
     def _stop(self, run: RunState) -> None:
         """A run runs no more, if it did."""
