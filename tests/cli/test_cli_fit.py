@@ -28,6 +28,13 @@ def test_every_column_of_a_list_stays_visible(fake: FakeDaemon, columns: int) ->
     assert "…" in lines[-1]
 
 
+def test_a_pipe_shows_the_longest_names_whole(fake: FakeDaemon) -> None:
+    name, owner = "n" * 63, "org:" + "o" * 80
+    fake.answers["list"]["runs"].append(run_row(name, status_of("Pending", "NoRoom"), owner=owner))
+    told = subprocess.run([*FAIRLEASE, "list"], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert told.stdout.splitlines()[-1].split()[:2] == [name, owner]
+
+
 @pytest.mark.parametrize("columns", [80, 100])
 def test_the_state_of_an_envelope_is_not_cut(fake: FakeDaemon, columns: int) -> None:
     lines = on_terminal("budgets", "usage", "--no-color", COLUMNS=str(columns)).splitlines()

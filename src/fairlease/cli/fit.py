@@ -21,6 +21,7 @@ FLEXIBLE = (
         "NODES",
     ),
     *("DOMAIN", "CLUSTER", "REGION", "FLAVOR", "SELECTOR", "LENDS TO", "PATH", "SLOTS", "FREE SLOTS"),
+    *("RESERVATION", "BORROWER", "LENDER", "FROM", "CLAIM", "GAVE WAY", "IN QUESTION", "SEED"),
 )
 """Columns that may be shortened."""
 

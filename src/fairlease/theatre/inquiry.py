@@ -25,7 +25,7 @@ from fairlease.model.node import matches
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
-from fairlease.reason import Reason
+from fairlease.reason import Reason, remedy_of
 from fairlease.theatre.invoice import shares_of
 
 if TYPE_CHECKING:
@@ -63,13 +63,16 @@ class Inquiry:
             told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
             return told_then | self.started(asked)
         if run.phase is Phase.RUNNING or run.reason is Reason.Following:
-            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
+            remedy = remedy_of(run.reason, run.message)
+            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": remedy}
             return told_then | (self.started(asked) if run.phase is Phase.RUNNING else {})
         told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
+        same = told.verdict in (run.reason, Reason.NoRoom if run.reason is Reason.Reserved else run.reason)
+        message = told.message if same else run.message or told.message
         return {
             "verdict": run.reason.value,
-            "message": run.message or told.message,
-            "remedy": run.reason.remedy,
+            "message": message,
+            "remedy": remedy_of(run.reason, message),
             "changes": self._changes(run.key, run.spec, now),
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
@@ -356,7 +359,7 @@ def visit_view(visit: Visit) -> View:
         "paysGPUs": visit.pays_gpus,
         "roomGPUs": visit.room_gpus,
         "reason": visit.reason.value,
-        "remedy": visit.reason.remedy,
+        "remedy": visit.remedy,
     }
 
 
