@@ -180,6 +180,7 @@ GAVE_WAY = {
     "outcome": "outcome-1",
     "at": "2026-01-05T00:16:00Z",
     "claim": "claim",
+    "claimOwner": "alpha:x",
     "reservation": "default/claim-reservation",
     "byHand": None,
     "deficitGPUs": 8,
@@ -187,6 +188,10 @@ GAVE_WAY = {
     "conflictSet": ["one", "two"],
     "verify": "fairlease lottery verify outcome-1",
     "seed": OUTCOME["spec"]["lottery"]["seed"],
+    "tokens": [
+        {"run": "eval", "owner": "beta:y", "gpus": 4, "odds": "1/2"},
+        {"run": "two", "owner": "beta:y", "gpus": 4, "odds": "1/2"},
+    ],
     "draws": [{"run": "eval", "givenBack": False}, {"run": "two", "givenBack": True}],
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.local.stage import Stage, daemon, run_object, until
+from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
 
 @pytest.fixture
@@ -51,3 +51,21 @@ def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
     odds = stage.call("eta", run="one")["runs"][0]["odds"]
     assert [(each["claim"], each["chance"], each["exact"]) for each in odds] == [("claim", 1.0, True)]
     assert "100.0%" in fairlease(stage, "eta", "one")
+    (told,) = [line for line in fairlease(stage, "explain", "one").splitlines() if "may be cut" in line]
+    assert told.endswith("for claim: 100.0%, exact")
+
+
+def test_a_run_that_its_money_no_longer_covers_is_told_so_and_when_that_began(stage: Stage) -> None:
+    drained = {"onExhaustion": "Drain"}
+    stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=4, **drained)])
+    spec = {"owner": "org:t", "gpusPerPod": 1, "runtime": {"checkpoint": "1h"}}
+    stage.call("submit", objects=[run_object("train", 4, "sleep 60", **spec)])
+    stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=2, **drained)])
+    told = stage.call("explain", run="train")
+    assert (told["verdict"], told["status"]["phase"]) == ("Overdrawn", "Running")
+    assert told["message"].startswith("t/main no longer covers 4 of its GPUs: they end from 2")
+    conditions = {each["type"]: each for each in told["status"]["conditions"]}
+    assert conditions["Funded"]["message"] == told["message"]
+    assert conditions["Running"]["lastTransitionTime"] == told["status"]["startedAt"]
+    assert conditions["Funded"]["lastTransitionTime"] > conditions["Running"]["lastTransitionTime"]
+    assert conditions["Failed"]["lastTransitionTime"] == told["status"]["submittedAt"]

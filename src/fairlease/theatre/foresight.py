@@ -45,7 +45,7 @@ class Foresight:
         engine.now = max(now, self._scheduler.state.at)
         view = self.told(run)
         if run.phase is Phase.RUNNING:
-            view["odds"] = list(_odds(engine, run))
+            view["odds"] = odds_of_cuts(engine, run)
             return view
         found = forecast.outlooks(engine, [run.key]).get(run.key)
         if found is not None:
@@ -82,7 +82,7 @@ class Foresight:
         return view
 
 
-def _odds(engine: Engine, run: RunState) -> list[View]:
+def odds_of_cuts(engine: Engine, run: RunState) -> list[View]:
     """The odds of a running run to be cut for each of the next reservations that may cut."""
     claims = [
         each
