@@ -75,6 +75,9 @@ def test_a_run_that_waits_has_a_date_and_is_served_when_it_comes(stage: Stage, t
     assert stage.call("outcomes", run=victim)["outcomes"] == [outcome]
     assert stage.call("outcomes", name="outcome-1")["outcomes"] == [outcome]
 
+    report = stage.call("forecast.report")
+    assert (report["insideP10P90"], report["beforeP50"], report["beforeP90"]) == (1, 1, 1), "a date that was kept"
+
     path = tmp_path / "outcomes.json"
     path.write_text(json.dumps(stage.call("outcomes")))
     checked = subprocess.run([sys.executable, str(SCRIPT), str(path)], capture_output=True, text=True, check=False)

@@ -118,7 +118,9 @@ def test_a_plan_tells_what_would_happen_and_writes_nothing(stage: Stage) -> None
     before = stage.call("status")["head"]
     plan = stage.call("plan", object=run_object("maybe", 4, "true", runtime={"maxDuration": "2h"}))
     assert (plan["verdict"], plan["starts"], plan["width"], plan["nodes"]) == ("Start", True, 4, ["local"])
-    assert plan["worstCase"] == {"gpus": 4, "hours": 2, "gpuHours": 8}
+    assert plan["worstCase"] == {"gpus": 4, "hours": 2, "gpuHours": 8, "perAttempt": False}
+    again = run_object("again", 4, "true", runtime={"maxDuration": "2h", "retries": 1})
+    assert stage.call("plan", object=again)["worstCase"]["perAttempt"]
     assert [(payer["budget"], payer["class"], payer["gpus"]) for payer in plan["payers"]] == [("rai", "owned", 4)]
     assert stage.call("plan", object=run_object("huge", 16, "true"))["verdict"] == "NeverFits"
     assert stage.call("status")["head"] == before

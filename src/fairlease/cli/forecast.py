@@ -46,6 +46,7 @@ def _draw(session: Session, answer: Answer) -> None:
         extra = ("LAST TWO",) if session.wide else ()
         show_table((*headings, *extra), [*lines, ("all", *_cells(session, answer))], colour=session.colour)
         click.echo()
+    click.echo("of good forecasts 80% of starts come inside P10-P90, 50% before P50, 90% before P90")
 
 
 def _cells(session: Session, row: Answer) -> tuple[object, ...]:

@@ -168,6 +168,7 @@ class Inquiry:
                 "gpus": gpus,
                 "hours": None if limit is None else gpu_hours(limit),
                 "gpuHours": None if limit is None else gpu_hours(gpus * limit),
+                "perAttempt": item.spec.requeues or item.spec.runtime.retries > 0,
             },
             "grows": _growth(item.spec, gpus),
             "changes": self._changes(item.key, item.spec, now) if helped else [],
