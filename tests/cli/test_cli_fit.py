@@ -81,6 +81,28 @@ def test_what_matters_most_goes_last() -> None:
     assert not {"NAME", "PHASE", "REASON", "STATE"} & set(LEAST)
 
 
+@pytest.mark.parametrize(
+    ("headings", "stay"),
+    [
+        (
+            ("RESERVATION", "RUN", "STATE", "DATE", "COUNTDOWN", "REASON", "PAID BY", "DOMAIN"),
+            {"RUN", "STATE", "COUNTDOWN"},
+        ),
+        (("OWNER", "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "OVER LAST TWO"), {"OWNER"}),
+        (
+            ("NAME", "OWNER", "P10", "P50", "P90", "P50 AT", "AS OF", "SOURCE", "RESERVED FOR"),
+            {"NAME", "P50", "SOURCE"},
+        ),
+    ],
+)
+def test_columns_go_whole_and_the_one_that_a_row_is_about_stays(headings: tuple[str, ...], stay: set[str]) -> None:
+    rows = [tuple("2026-01-05T00:00:00.123Z" if name in ("DATE", "P50 AT", "AS OF") else "x" * 9 for name in headings)]
+    for width in (60, 80):
+        found = fit(headings, [max(len(name), len(cell)) for name, cell in zip(headings, rows[0], strict=True)], width)
+        assert stay <= {headings[at] for at in found.columns}
+        assert sum(found.widths) + found.gap * (len(found.widths) - 1) <= width, "nothing is cut in the middle"
+
+
 def test_an_owner_is_shortened_at_its_beginning() -> None:
     assert shortened("org:research:team-a", 7, end=True) == "…team-a"
     assert shortened("org:research:team-a", 7) == "org:re…"

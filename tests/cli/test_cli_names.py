@@ -165,7 +165,9 @@ def test_a_quote_tells_what_each_payer_pays_at_worst(fake: FakeDaemon, ask: Ask,
     assert "one commitQuantum (15m unless" in ask("plan", "-f", str(run_file)).stdout
     run_file.write_text(one + "  runtime: {maxDuration: 2h}\n")
     quote = ask("plan", "-f", str(run_file)).stdout
-    assert "costs at worst: 16 GPU-hours (8 GPUs for 2 h), and as much again for each attempt after the first\n" in quote
+    assert (
+        "costs at worst: 16 GPU-hours (8 GPUs for 2 h), and as much again for each attempt after the first\n" in quote
+    )
     heading, line = quote.partition("Paid by:\n")[2].splitlines()
     assert heading.endswith("GPU-HOURS AT WORST")
     assert line.split()[-1] == "16"
