@@ -46,6 +46,16 @@ def test_who_waits_is_told_when_it_will_start_and_the_report_scores_it(stage: St
     assert "MEAN ERROR" in fairlease(stage, "forecast", "report", "-o", "wide")
 
 
+def test_a_list_says_about_when_a_run_without_a_date_will_start(stage: Stage) -> None:
+    stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=4)])
+    spec = {"owner": "org:small", "runtime": {"maxDuration": "1h"}}
+    stage.call("submit", objects=[run_object(name, 4, "sleep 60", **spec) for name in ("holds", "waits")])
+    until(lambda: "forecast" in stage.call("list")["runs"][1])
+    row = fairlease(stage, "list").splitlines()[-1]
+    assert row.split()[0] == "waits"
+    assert " ~in " in row
+
+
 def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
     stage.call("submit", objects=[run_object("one", 8, "sleep 60"), run_object("claim", 8, "sleep 60")])
     odds = stage.call("eta", run="one")["runs"][0]["odds"]

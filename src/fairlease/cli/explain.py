@@ -49,8 +49,12 @@ def draw(session: Session, answer: Answer) -> None:
     draw_dates(session, answer)
     draw_preemptions(answer.get("preemptions") or [])
     if status["phase"] == "Pending":
-        title = "What would start it sooner, if it were canceled and submitted again so:"
-        draw_changes(session, answer.get("changes") or [], title)
+        changes = answer.get("changes") or []
+        lend = any(each["change"] == "Borrow" for each in changes)
+        without = " (to borrow, `sponsors add` is enough)" if lend else ""
+        draw_changes(
+            session, changes, f"What would start it sooner, if it were canceled and submitted again so{without}:"
+        )
     if answer.get("cover") is not None:
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")

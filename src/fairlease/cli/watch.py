@@ -108,7 +108,8 @@ def listed(run: Answer) -> Answer:
     resources = run["spec"]["resources"]
     kept = {name: run.get(name) for name in ("name", "namespace")}
     extra = {"owner": run["spec"]["owner"], "by": run.get("by"), "gpuType": resources["gpuType"]}
-    return {**kept, **extra, "gpus": resources["totalGPUs"], "status": run["status"]}
+    told = {"forecast": run["forecast"]} if run.get("forecast") else {}
+    return {**kept, **extra, "gpus": resources["totalGPUs"], "status": run["status"], **told}
 
 
 def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object, ...]]) -> None:
