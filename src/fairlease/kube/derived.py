@@ -216,16 +216,23 @@ class Derived:
         payer: str | None = None,
         *,
         all: bool = False,  # noqa: A002 - its name in the protocol
+        since: str | None = None,
+        until: str | None = None,
     ) -> Answer:
-        """Who pays, and has paid, for a run, or for runs of an owner, or out of a payer's money; all, or those that hold GPUs."""
+        """Who pays, and has paid, for a run, or for runs of an owner, or out of a payer's money; all, or those that hold GPUs.
+
+        Of a period, only what was used in it.
+        """
         scheduler, _ = await self._ledger()
-        query, now = LeaseQuery(owner=owner, payer=payer), _now(scheduler)
+        first, last, now = _instant(since), _instant(until), _now(scheduler)
+        query = LeaseQuery(owner=owner, payer=payer, since=first, until=last)
+        past = all or run is not None or since is not None or until is not None
         if run is not None:
             _, asked = await self._asked(run)
             query = replace(query, run=asked.run)
         rows = scheduler.store.leases(query)
         living = {each.key for each in scheduler.state.runs.values() if each.leases}
-        return invoice((row for row in rows if all or run is not None or row.lease.run in living), now)
+        return invoice((row for row in rows if past or row.lease.run in living), now, first, last)
 
     async def lent(self, budget: str | None = None) -> Answer:
         """What Budgets have lent, to whom and until when, against their lending caps."""
