@@ -56,6 +56,15 @@ def test_a_list_says_about_when_a_run_without_a_date_will_start(stage: Stage) ->
     assert " ~in " in row
 
 
+def test_who_submits_a_run_that_must_wait_reads_its_date_at_once(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("long", 8, "sleep 60")])
+    words = ("--owner", "org:ai:rai", "--gpus", "8", "--detach", "--", "true")
+    told = fairlease(stage, "run", "--name", "late", *words)
+    date = stage.call("show", run="late")["status"]["earliestStart"]
+    assert told.startswith("run/late submitted, Pending: Reserved: starts in ")
+    assert f", by {date}: 8 GPUs are needed" in told
+
+
 def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
     stage.call("submit", objects=[run_object("one", 8, "sleep 60"), run_object("claim", 8, "sleep 60")])
     odds = stage.call("eta", run="one")["runs"][0]["odds"]

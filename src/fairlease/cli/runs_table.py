@@ -110,6 +110,12 @@ def start(run: Answer) -> str:
     return f"~{until(foreseen['p50'])}" if foreseen and not date else until(date)
 
 
+def date_of(status: Answer) -> str:
+    """When a run that waits starts at the latest, as its reservation stands; nothing where it has none."""
+    date = status.get("earliestStart") if status.get("phase") == "Pending" else None
+    return f"starts {until(date)}, by {date}" if date else ""
+
+
 def reason(status: Answer) -> str:
     """Why a run is as it is: how it ended, what it waits for, or nothing where it simply runs."""
     if status.get("reason"):
