@@ -82,7 +82,7 @@ class Reason(enum.Enum):
     Swap = "Swap", 402, False, "nothing to change"
     Completed = "Completed", 410, False, "nothing to change"
     Fail = "Fail", 411, False, "look at the logs of the rank that failed"
-    NodeFailure = "NodeFailure", 412, True, "set runtime.onPreempt to Requeue, or ask for spares"
+    NodeFailure = "NodeFailure", 412, True, "set runtime.onPreempt to Requeue, or ask for enough spares"
     Shrink = "Shrink", 413, True, "nothing to change"
     DropSpare = "DropSpare", 414, True, "nothing to change"
     RandomPreempt = "RandomPreempt", 415, True, "set runtime.onPreempt to Requeue and checkpoint"

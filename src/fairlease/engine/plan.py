@@ -99,17 +99,16 @@ class Planner:
         """Whether an envelope lies under several caps: then who pays first decides how much can be paid in all."""
         return any(len(self.state.caps_over(offer.account)) > 1 for offer in self.offers)
 
-    def unfunded(self) -> Refusal | None:
-        """Why the run cannot be paid for even at its narrowest; None where it can."""
+    def unfunded(self, *, told: bool = True) -> Refusal | None:
+        """Why the run cannot be paid for even at its narrowest; None where it can. `told`: somebody will read it."""
         need = self.least
         paid, stops = self.funding(need.pods)
         if paid >= need.pods:
             return None
         reason = cover.cause(stops)
         short = (need.pods - paid) * need.size
-        message = (
-            f"{short} of {need.pods * need.size} GPUs find no payer{self.hopeless(need.pods) or f': {reason.remedy}'}"
-        )
+        hopeless = self.hopeless(need.pods) if told else ""
+        message = f"{short} of {need.pods * need.size} GPUs find no payer{hopeless or f': {reason.remedy}'}"
         return Refusal(reason, message, tally(stops))
 
     def hopeless(self, pods: int) -> str:
