@@ -149,7 +149,8 @@ def reasons_page() -> str:
         for reason in Reason:
             if reason.code // 100 == hundred:
                 transient = "yes" if reason.transient else "no"
-                lines.append(f"| {reason.code} | `{reason.value}` | {transient} | {_escaped(reason.remedy)} |")
+                remedy = reason.remedy + (f"; where that cannot be enough: {reason.alone}" if reason.alone else "")
+                lines.append(f"| {reason.code} | `{reason.value}` | {transient} | {_escaped(remedy)} |")
     return "\n".join(lines) + "\n"
 
 

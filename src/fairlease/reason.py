@@ -1,7 +1,8 @@
 """Every refusal and cause: one enum with stable codes, in order of precedence.
 
 A domain outcome is a value with a `Reason`, never free text. `code` never changes once released; `transient` says whether
-waiting may be enough; `remedy` says what would change the answer. The names are API: they stand in conditions, leases and metrics.
+waiting may be enough; `remedy` says what would change the answer, `alone` what is left of that where waiting for others does
+not help. The names are API: they stand in conditions, leases and metrics.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ class Reason(enum.Enum):
     code: int
     transient: bool
     remedy: str
+    alone: str
 
-    def __new__(cls, value: str, code: int, transient: bool, remedy: str) -> Self:  # noqa: FBT001 - a row of a table, read by column
+    def __new__(cls, value: str, code: int, transient: bool, remedy: str, alone: str = "") -> Self:  # noqa: FBT001 - a row of a table, read by column
         """Keep the name as the value and hang the other columns on it."""
         member = object.__new__(cls)
         member._value_ = value
         member.code = code
         member.transient = transient
         member.remedy = remedy
+        member.alone = alone
         return member
 
     # Cover, from the envelope that passed the least to the one that passed the most (SEMANTICS §3).
@@ -33,12 +36,19 @@ class Reason(enum.Enum):
     WindowClosed = "WindowClosed", 103, True, "wait for the envelope's window to open, or have it moved"
     ACLDenied = "ACLDenied", 104, False, "ask the sponsor to allow lending to this owner"
     BorrowLimit = "BorrowLimit", 105, False, "raise funding.maxBorrowGPUs or ask for fewer GPUs"
-    LendingCapExceeded = "LendingCapExceeded", 106, True, "wait for loans to end, or have the lending cap raised"
+    LendingCapExceeded = (
+        "LendingCapExceeded",
+        106,
+        True,
+        "wait for loans to end, or have the lending cap raised",
+        "ask for fewer GPUs or smaller pods, or have the lending cap raised",
+    )
     ConcurrencyCapExceeded = (
         "ConcurrencyCapExceeded",
         107,
         True,
         "wait for runs on this money to end, or have the concurrency raised",
+        "ask for fewer GPUs or smaller pods, borrow, or have the concurrency raised",
     )
     IntegralCapExceeded = (
         "IntegralCapExceeded",
@@ -51,6 +61,7 @@ class Reason(enum.Enum):
         109,
         True,
         "wait for runs under the aggregate cap to end, or have it raised",
+        "ask for fewer GPUs or smaller pods, borrow, or have the aggregate cap raised",
     )
 
     # Pack and order.
@@ -71,7 +82,7 @@ class Reason(enum.Enum):
     Swap = "Swap", 402, False, "nothing to change"
     Completed = "Completed", 410, False, "nothing to change"
     Fail = "Fail", 411, False, "look at the logs of the rank that failed"
-    NodeFailure = "NodeFailure", 412, True, "set runtime.onPreempt to Requeue, or ask for spares"
+    NodeFailure = "NodeFailure", 412, True, "set runtime.onPreempt to Requeue, or ask for enough spares"
     Shrink = "Shrink", 413, True, "nothing to change"
     DropSpare = "DropSpare", 414, True, "nothing to change"
     RandomPreempt = "RandomPreempt", 415, True, "set runtime.onPreempt to Requeue and checkpoint"
@@ -143,3 +154,8 @@ COVER_CAUSES = (
     Reason.AggregateCapExceeded,
 )
 """The causes a lack of money can have, in the order in which an envelope is asked."""
+
+
+def remedy_of(reason: Reason, message: str) -> str:
+    """What would change something, in view of its message: that tells where waiting for others does not help."""
+    return next((each.alone for each in COVER_CAUSES if each.alone and each.alone in message), reason.remedy)

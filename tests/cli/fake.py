@@ -180,6 +180,7 @@ GAVE_WAY = {
     "outcome": "outcome-1",
     "at": "2026-01-05T00:16:00Z",
     "claim": "claim",
+    "claimOwner": "alpha:x",
     "reservation": "default/claim-reservation",
     "byHand": None,
     "deficitGPUs": 8,
@@ -187,6 +188,10 @@ GAVE_WAY = {
     "conflictSet": ["one", "two"],
     "verify": "fairlease lottery verify outcome-1",
     "seed": OUTCOME["spec"]["lottery"]["seed"],
+    "tokens": [
+        {"run": "eval", "owner": "beta:y", "gpus": 4, "odds": "1/2"},
+        {"run": "two", "owner": "beta:y", "gpus": 4, "odds": "1/2"},
+    ],
     "draws": [{"run": "eval", "givenBack": False}, {"run": "two", "givenBack": True}],
 }
 
@@ -272,7 +277,9 @@ def quote(args: dict[str, Any]) -> dict[str, Any]:
         "message": "can start 8 GPUs wide" if starts else "team-a/west has room for 8 of 16 GPUs",
         "width": 8,
         "payers": [payer] if starts else [],
-        "worstCase": {"gpus": 8, "hours": 2 if bounded else None, "gpuHours": 16 if bounded else None},
+        "worstCase": {"gpus": 8, "hours": 2, "gpuHours": 16, "perAttempt": True}
+        if bounded
+        else {"gpus": 8, "hours": None, "gpuHours": None, "perAttempt": True},
         "nodes": ["n0", "n1"] if starts else [],
         "reservation": None if starts else DATES[-1],
         "changes": [] if starts else CHANGES,

@@ -28,6 +28,13 @@ def test_every_column_of_a_list_stays_visible(fake: FakeDaemon, columns: int) ->
     assert "…" in lines[-1]
 
 
+def test_a_pipe_shows_the_longest_names_whole(fake: FakeDaemon) -> None:
+    name, owner = "n" * 63, "org:" + "o" * 80
+    fake.answers["list"]["runs"].append(run_row(name, status_of("Pending", "NoRoom"), owner=owner))
+    told = subprocess.run([*FAIRLEASE, "list"], capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert told.stdout.splitlines()[-1].split()[:2] == [name, owner]
+
+
 @pytest.mark.parametrize("columns", [80, 100])
 def test_the_state_of_an_envelope_is_not_cut(fake: FakeDaemon, columns: int) -> None:
     lines = on_terminal("budgets", "usage", "--no-color", COLUMNS=str(columns)).splitlines()
@@ -72,6 +79,28 @@ def test_what_matters_most_goes_last() -> None:
     shown = [HEADINGS[column] for column in found.columns]
     assert {"NAME", "PHASE", "REASON"} <= set(shown)
     assert not {"NAME", "PHASE", "REASON", "STATE"} & set(LEAST)
+
+
+@pytest.mark.parametrize(
+    ("headings", "stay"),
+    [
+        (
+            ("RESERVATION", "RUN", "STATE", "DATE", "COUNTDOWN", "REASON", "PAID BY", "DOMAIN"),
+            {"RUN", "STATE", "COUNTDOWN"},
+        ),
+        (("OWNER", "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "OVER LAST TWO"), {"OWNER"}),
+        (
+            ("NAME", "OWNER", "P10", "P50", "P90", "P50 AT", "AS OF", "SOURCE", "RESERVED FOR"),
+            {"NAME", "P50", "SOURCE"},
+        ),
+    ],
+)
+def test_columns_go_whole_and_the_one_that_a_row_is_about_stays(headings: tuple[str, ...], stay: set[str]) -> None:
+    rows = [tuple("2026-01-05T00:00:00.123Z" if name in ("DATE", "P50 AT", "AS OF") else "x" * 9 for name in headings)]
+    for width in (60, 80):
+        found = fit(headings, [max(len(name), len(cell)) for name, cell in zip(headings, rows[0], strict=True)], width)
+        assert stay <= {headings[at] for at in found.columns}
+        assert sum(found.widths) + found.gap * (len(found.widths) - 1) <= width, "nothing is cut in the middle"
 
 
 def test_an_owner_is_shortened_at_its_beginning() -> None:

@@ -180,6 +180,16 @@ def test_an_invoice_from_the_export_agrees_with_who_pays(machine: Machine) -> No
     table = machine.do("who-pays", "--sponsor", "lab", "--all", "--totals", "-o", "wide").splitlines()
     assert table[1].split() == ["lab", "borrowed", "0", f"{lent / 3_600_000:.9f}"]
 
+    change = machine.ask("show", "guest")["status"]["startedAt"]
+    halves = [machine.ask("who-pays", edge, change)["owners"] for edge in ("--until", "--since")]
+    bills = [{(each["owner"], each["class"]): each["gpuMilliseconds"] for each in half} for half in halves]
+    assert all(0 < bill["lab", "borrowed"] < lent for bill in bills), "the growing run lies on both sides"
+    whole = {
+        (each["owner"], each["class"]): each["gpuMilliseconds"] for each in machine.ask("who-pays", "--all")["owners"]
+    }
+    assert Counter(bills[0]) + Counter(bills[1]) == whole, "periods add up, and to the ledger"
+    assert sum(whole.values()) == sum(told.values())
+
 
 def test_loans_that_were_refused_are_counted_by_cause(machine: Machine) -> None:
     funding = "  funding: {allowBorrow: true, sponsors: [lab]}\n"

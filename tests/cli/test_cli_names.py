@@ -164,7 +164,11 @@ def test_a_quote_tells_what_each_payer_pays_at_worst(fake: FakeDaemon, ask: Ask,
     assert "costs at worst: no bound, 8 GPUs" in ask("plan", "-f", str(run_file)).stdout
     assert "one commitQuantum (15m unless" in ask("plan", "-f", str(run_file)).stdout
     run_file.write_text(one + "  runtime: {maxDuration: 2h}\n")
-    heading, line = ask("plan", "-f", str(run_file)).stdout.partition("Paid by:\n")[2].splitlines()
+    quote = ask("plan", "-f", str(run_file)).stdout
+    assert (
+        "costs at worst: 16 GPU-hours (8 GPUs for 2 h), and as much again for each attempt after the first\n" in quote
+    )
+    heading, line = quote.partition("Paid by:\n")[2].splitlines()
     assert heading.endswith("GPU-HOURS AT WORST")
     assert line.split()[-1] == "16"
     (payer,) = json.loads(ask("plan", "-f", str(run_file), "-o", "json").stdout)["plans"][0]["payers"]

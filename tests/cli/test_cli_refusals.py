@@ -151,9 +151,7 @@ def test_work_from_a_file_starts_where_one_stands(
         assert fake.sent("submit")[-1]["objects"][0]["spec"]["workdir"] == str(expected)
 
 
-@pytest.mark.parametrize(
-    "args", [("who-pays",), ("who-pays", "a", "--owner", "b"), ("cover",), ("cancel",), ("submit",)]
-)
+@pytest.mark.parametrize("args", [("who-pays", "a", "--owner", "b"), ("cover",), ("cancel",), ("submit",)])
 def test_what_is_missing_or_too_much_is_bad_input(fake: FakeDaemon, ask: Ask, args: tuple[str, ...]) -> None:
     assert ask(*args).exit_code == 2
     assert not fake.asked

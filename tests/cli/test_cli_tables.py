@@ -12,7 +12,7 @@ from tests.cli.fake import FakeDaemon, RefusalError, ahead, run_row, status_of
 
 from fairlease.cli.failure import printable
 from fairlease.cli.leases import ranges
-from fairlease.cli.output import age, bar, shortened, span, table
+from fairlease.cli.output import age, bar, span, table
 
 READS = {
     "status": ("status",),
@@ -196,4 +196,3 @@ def test_a_table_is_cut_at_the_edge_of_the_terminal() -> None:
 
 def test_text_is_shown_without_what_terminals_obey() -> None:
     assert printable("a\x1b[2Jb") == "a�[2Jb"
-    assert shortened("x" * 100) == "x" * 59 + "…"

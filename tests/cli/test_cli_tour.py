@@ -155,7 +155,7 @@ def test_a_plan_quotes_and_writes_nothing(machine: Machine, tmp_path: Path) -> N
         (tmp_path / "run.yaml").write_text(RUN.format(name=f"quoted-{gpus}", gpus=gpus, script="true"))
         (plan,) = machine.ask("plan", "-f", str(tmp_path / "run.yaml"), code=code)["plans"]
         assert plan["starts"] is (code == 0)
-        assert plan["worstCase"] == {"gpus": gpus, "hours": 1, "gpuHours": gpus}
+        assert plan["worstCase"] == {"gpus": gpus, "hours": 1, "gpuHours": gpus, "perAttempt": False}
     assert "would not start: ConcurrencyCapExceeded" in machine.do("plan", "-f", str(tmp_path / "run.yaml"), code=1)
     assert machine.ask("status")["head"] == before
 

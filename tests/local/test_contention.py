@@ -70,8 +70,13 @@ def test_a_run_that_waits_has_a_date_and_is_served_when_it_comes(stage: Stage, t
     (told,) = stage.call("explain", run=victim)["preemptions"]
     assert (told["claim"], told["outcome"], told["seed"]) == ("claim", "outcome-1", outcome["spec"]["lottery"]["seed"])
     assert sorted(told["conflictSet"]) == ["one", "two"]
+    assert told["claimOwner"] == "org:other"
+    assert [(each["run"], each["odds"]) for each in told["tokens"]] == [("one", "1/2"), ("two", "1/2")]
     assert stage.call("outcomes", run=victim)["outcomes"] == [outcome]
     assert stage.call("outcomes", name="outcome-1")["outcomes"] == [outcome]
+
+    report = stage.call("forecast.report")
+    assert (report["insideP10P90"], report["beforeP50"], report["beforeP90"]) == (1, 1, 1), "a date that was kept"
 
     path = tmp_path / "outcomes.json"
     path.write_text(json.dumps(stage.call("outcomes")))

@@ -89,11 +89,38 @@ def test_a_run_that_nobody_pays_for_waits_with_its_cause(stage: Stage) -> None:
     assert stage.ends("poor")["phase"] == "Completed"
 
 
+def test_who_asks_for_more_than_all_the_money_there_is_is_not_told_to_wait(stage: Stage) -> None:
+    stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=4)])
+    stage.call("submit", objects=[run_object("beyond", 6, "true", owner="org:small", gpusPerPod=1)])
+    told, eta = stage.call("explain", run="beyond"), stage.call("eta", run="beyond")["runs"][0]
+    assert (told["cover"][0]["reason"], told["cover"][0]["paysGPUs"]) == ("ConcurrencyCapExceeded", 4)
+    assert told["message"].startswith(
+        "2 of 6 GPUs find no payer, and 2 would find none if nothing else ran: ask for fewer"
+    )
+    for remedy in (told["remedy"], told["cover"][0]["remedy"], eta["remedy"]):
+        assert "wait" not in remedy
+        assert "ask for fewer GPUs" in remedy
+
+    stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=6)])
+    assert stage.ends("beyond")["phase"] == "Completed"
+
+
+def test_a_domain_whose_money_is_in_use_is_not_called_out_of_scope(stage: Stage) -> None:
+    stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=4)])
+    objects = [run_object(name, 4, "sleep 60", owner="org:small") for name in ("holds", "waits")]
+    stage.call("submit", objects=objects)
+    told = stage.call("explain", run="waits")
+    assert [(each["freeGPUs"], each["reason"]) for each in told["domains"]] == [(4, "ConcurrencyCapExceeded")]
+    assert "wait for runs on this money" in told["cover"][0]["remedy"]
+
+
 def test_a_plan_tells_what_would_happen_and_writes_nothing(stage: Stage) -> None:
     before = stage.call("status")["head"]
     plan = stage.call("plan", object=run_object("maybe", 4, "true", runtime={"maxDuration": "2h"}))
     assert (plan["verdict"], plan["starts"], plan["width"], plan["nodes"]) == ("Start", True, 4, ["local"])
-    assert plan["worstCase"] == {"gpus": 4, "hours": 2, "gpuHours": 8}
+    assert plan["worstCase"] == {"gpus": 4, "hours": 2, "gpuHours": 8, "perAttempt": False}
+    again = run_object("again", 4, "true", runtime={"maxDuration": "2h", "retries": 1})
+    assert stage.call("plan", object=again)["worstCase"]["perAttempt"]
     assert [(payer["budget"], payer["class"], payer["gpus"]) for payer in plan["payers"]] == [("rai", "owned", 4)]
     assert stage.call("plan", object=run_object("huge", 16, "true"))["verdict"] == "NeverFits"
     assert stage.call("status")["head"] == before

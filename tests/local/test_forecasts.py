@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.local.stage import Stage, daemon, run_object, until
+from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
 
 @pytest.fixture
@@ -46,8 +46,45 @@ def test_who_waits_is_told_when_it_will_start_and_the_report_scores_it(stage: St
     assert "MEAN ERROR" in fairlease(stage, "forecast", "report", "-o", "wide")
 
 
+def test_a_list_says_about_when_a_run_without_a_date_will_start(stage: Stage) -> None:
+    stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=4)])
+    spec = {"owner": "org:small", "runtime": {"maxDuration": "1h"}}
+    stage.call("submit", objects=[run_object(name, 4, "sleep 60", **spec) for name in ("holds", "waits")])
+    until(lambda: "forecast" in stage.call("list")["runs"][1])
+    row = fairlease(stage, "list").splitlines()[-1]
+    assert row.split()[0] == "waits"
+    assert " ~in " in row
+
+
+def test_who_submits_a_run_that_must_wait_reads_its_date_at_once(stage: Stage) -> None:
+    stage.call("submit", objects=[run_object("long", 8, "sleep 60")])
+    words = ("--owner", "org:ai:rai", "--gpus", "8", "--detach", "--", "true")
+    told = fairlease(stage, "run", "--name", "late", *words)
+    date = stage.call("show", run="late")["status"]["earliestStart"]
+    assert told.startswith("run/late submitted, Pending: Reserved: starts in ")
+    assert f", by {date}: 8 GPUs are needed" in told
+
+
 def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
     stage.call("submit", objects=[run_object("one", 8, "sleep 60"), run_object("claim", 8, "sleep 60")])
     odds = stage.call("eta", run="one")["runs"][0]["odds"]
     assert [(each["claim"], each["chance"], each["exact"]) for each in odds] == [("claim", 1.0, True)]
     assert "100.0%" in fairlease(stage, "eta", "one")
+    (told,) = [line for line in fairlease(stage, "explain", "one").splitlines() if "may be cut" in line]
+    assert told.endswith("for claim: 100.0%, exact")
+
+
+def test_a_run_that_its_money_no_longer_covers_is_told_so_and_when_that_began(stage: Stage) -> None:
+    drained = {"onExhaustion": "Drain"}
+    stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=4, **drained)])
+    spec = {"owner": "org:t", "gpusPerPod": 1, "runtime": {"checkpoint": "1h"}}
+    stage.call("submit", objects=[run_object("train", 4, "sleep 60", **spec)])
+    stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=2, **drained)])
+    told = stage.call("explain", run="train")
+    assert (told["verdict"], told["status"]["phase"]) == ("Overdrawn", "Running")
+    assert told["message"].startswith("t/main no longer covers 4 of its GPUs: they end from 2")
+    conditions = {each["type"]: each for each in told["status"]["conditions"]}
+    assert conditions["Funded"]["message"] == told["message"]
+    assert conditions["Running"]["lastTransitionTime"] == told["status"]["startedAt"]
+    assert conditions["Funded"]["lastTransitionTime"] > conditions["Running"]["lastTransitionTime"]
+    assert conditions["Failed"]["lastTransitionTime"] == told["status"]["submittedAt"]

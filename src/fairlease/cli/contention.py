@@ -121,11 +121,14 @@ def draw_preemptions(preemptions: list[Answer]) -> None:
             click.echo(f"  to an administrator, {each['byHand']['by']}{why}")
         else:
             held = f" ({each['reservation']})" if each.get("reservation") else ""
-            click.echo(f"  to {each['claim']}{held}, which lacked {each['deficitGPUs']} GPUs")
+            owner = f" of {each['claimOwner']}" if each.get("claimOwner") else ""
+            click.echo(f"  to {each['claim']}{owner}{held}, which lacked {each['deficitGPUs']} GPUs")
         cuts = ", ".join(f"{cut['gpus']} GPUs, {cut['reason']}" for cut in each["cuts"])
         click.echo(f"  lost: {cuts}")
         click.echo(f"  in question: {', '.join(each['conflictSet'])}")
         if each.get("seed"):
+            tokens = ", ".join(f"{token['run']} {token['odds']}" for token in each.get("tokens") or ())
+            click.echo(f"  in the lottery, with the odds of being drawn first: {tokens}")
             drawn = ", ".join(draw["run"] + (" (given back)" if draw["givenBack"] else "") for draw in each["draws"])
             click.echo(f"  drawn: {drawn}")
             click.echo(f"  seed: {each['seed']}")

@@ -7,7 +7,7 @@ import click
 from fairlease.cli.asked import draw_cover, draw_domains, heading
 from fairlease.cli.contention import draw_changes, draw_dates, draw_preemptions
 from fairlease.cli.failure import NO_REMEDY
-from fairlease.cli.output import paint, reason_cell, show_table
+from fairlease.cli.output import paint, reason_cell, show_table, until
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
 
@@ -23,8 +23,9 @@ def command(session: Session, run: str) -> None:
     """Explain why a run waits, runs or ended.
 
     Prints the verdict; of a run that waits, its date, what that rests on, why it moved, and the smallest changes that would
-    start it sooner; of a run that gave way to others, who claimed, the draw, and how to verify it; then every envelope and
-    every domain that was asked, each with its answer, and the story of the run.
+    start it sooner; of a run that runs, which claims may cut it, and how likely; of a run that gave way to others, who
+    claimed, the draw with its odds, and how to verify it; then every envelope and every domain that was asked, each with its
+    answer, and the story of the run.
     """
     session.show(session.call("explain", run=session.key(run)), lambda answer: draw(session, answer))
 
@@ -40,11 +41,20 @@ def draw(session: Session, answer: Answer) -> None:
     remedy = answer.get("remedy") or NO_REMEDY
     if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
         click.echo(f"  what would change it: {remedy}")
+    for each in answer.get("odds") or ():
+        counted = "exact" if each["exact"] else f"counted in {each['draws']} draws"
+        click.echo(
+            f"  may be cut at {each['at']} ({until(each['at'])}) for {each['claim']}: {each['chance']:.1%}, {counted}"
+        )
     draw_dates(session, answer)
     draw_preemptions(answer.get("preemptions") or [])
     if status["phase"] == "Pending":
-        title = "What would start it sooner, if it were canceled and submitted again so:"
-        draw_changes(session, answer.get("changes") or [], title)
+        changes = answer.get("changes") or []
+        lend = any(each["change"] == "Borrow" for each in changes)
+        without = " (to borrow, `sponsors add` is enough)" if lend else ""
+        draw_changes(
+            session, changes, f"What would start it sooner, if it were canceled and submitted again so{without}:"
+        )
     if answer.get("cover") is not None:
         then = f", as of its start at {answer['asOf']}" if answer.get("asOf") else ""
         heading("Money, in the order asked:" if not then else f"Money{then}:")

@@ -21,6 +21,7 @@ FLEXIBLE = (
         "NODES",
     ),
     *("DOMAIN", "CLUSTER", "REGION", "FLAVOR", "SELECTOR", "LENDS TO", "PATH", "SLOTS", "FREE SLOTS"),
+    *("RESERVATION", "BORROWER", "LENDER", "FROM", "CLAIM", "GAVE WAY", "IN QUESTION", "SEED"),
 )
 """Columns that may be shortened."""
 
@@ -46,9 +47,11 @@ LEAST = (
         "OWNED",
         "OVERDRAWN",
     ),
+    *("AS OF", "RESERVED FOR", "P50 AT"),
     *("USED H", "PROMISED H", "NODES", "AGE", "LASTED", "FLAVOR", "ROLE", "MESSAGE", "NAMESPACE", "OWNER"),
+    *("PAID BY", "DATE"),
 )
-"""Columns that may go, the first of them first."""
+"""Columns that may go, the first of them first; when that is not enough, the others, from the right."""
 
 _LEAST_WIDTH = 6
 _GAPS = (3, 2, 1)
@@ -67,7 +70,7 @@ def fit(headings: Sequence[str], widths: Sequence[int], most: int | None) -> Fit
     columns = list(range(len(headings)))
     if most is None or _total(widths, columns, _GAPS[0]) <= most:
         return Fit(tuple(columns), tuple(widths), _GAPS[0])
-    going = [headings.index(name) for name in LEAST if name in headings]
+    going = _going(headings)
     while True:
         for gap in _GAPS:
             shrunk = _shrunk(headings, widths, columns, most - gap * (len(columns) - 1))
@@ -76,6 +79,14 @@ def fit(headings: Sequence[str], widths: Sequence[int], most: int | None) -> Fit
         if not going:
             return Fit(tuple(columns), tuple(widths[column] for column in columns), _GAPS[1])
         columns.remove(going.pop(0))
+
+
+def _going(headings: Sequence[str]) -> list[int]:
+    """The columns in the order in which they may go; never the one that says what a row is about."""
+    about = 1 if headings[0] == "NAMESPACE" else 0
+    first = [headings.index(name) for name in LEAST if name in headings]
+    rest = [at for at in reversed(range(len(headings))) if at not in first and headings[at] not in WHOLE]
+    return [at for at in first + rest if at != about]
 
 
 def _total(widths: Sequence[int], columns: Sequence[int], gap: int) -> int:

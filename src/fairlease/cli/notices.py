@@ -38,7 +38,7 @@ def _draw(session: Session, answer: Answer) -> None:
     if session.wide:
         headings = ("AGE", "KIND", "DUE", "SENT", "RUN", "BUDGET", "CLAIM", "KEY", "NOTICE")
     rows = [_row(session, notice) for notice in answer["notices"]]
-    show_table(headings, rows, colour=session.colour, empty="no notices")
+    show_table(headings, rows, colour=session.colour, empty="no notices", whole=True)
 
 
 def _row(session: Session, notice: Answer) -> list[object]:

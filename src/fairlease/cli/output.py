@@ -20,7 +20,6 @@ from fairlease.cli.fit import BY_END, Fit, fit
 
 FORMATS = ("table", "wide", "json", "yaml")
 NOTHING = "-"
-_CELL_MAX = 60
 
 
 class Cell(NamedTuple):
@@ -97,8 +96,7 @@ Grid = list[list[Cell]]
 
 
 def _grid(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Grid:
-    grid = [[Cell(heading, "bold") for heading in headings]]
-    return grid + [[_cell(value, cut=at < len(headings) - 1) for at, value in enumerate(row)] for row in rows]
+    return [[Cell(heading, "bold") for heading in headings]] + [[_cell(value) for value in row] for row in rows]
 
 
 def _fitted(headings: Sequence[str], grid: Grid, width: int | None) -> tuple[Fit, int]:
@@ -106,10 +104,9 @@ def _fitted(headings: Sequence[str], grid: Grid, width: int | None) -> tuple[Fit
     return fit(headings, widths, width), width if width is not None else sys.maxsize
 
 
-def _cell(value: object, *, cut: bool) -> Cell:
+def _cell(value: object) -> Cell:
     cell = value if isinstance(value, Cell) else Cell(NOTHING if value is None or value == "" else str(value))
-    text = printable(cell.text)
-    return Cell(shortened(text) if cut else text, cell.colour)
+    return Cell(printable(cell.text), cell.colour)
 
 
 def _lines(grid: Grid, fitted: tuple[Fit, int], *, colour: bool) -> Iterator[str]:
@@ -131,7 +128,7 @@ def paint(text: str, colour: str | None) -> str:
     return click.style(text, bold=True) if colour == "bold" else click.style(text, fg=colour)
 
 
-def shortened(text: str, most: int = _CELL_MAX, *, end: bool = False) -> str:
+def shortened(text: str, most: int, *, end: bool = False) -> str:
     """Text that leaves room for the columns beside it: its beginning, or its end."""
     if len(text) <= most:
         return text

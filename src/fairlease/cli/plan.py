@@ -29,7 +29,8 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     engine. Exits with 0 where all would start, with 1 where one would not.
 
     With `-o json` each plan has `starts`, `verdict`, `message`, `width`, `payers`, `nodes`, `worstCase` (as it
-    starts, spares included), `grows` (the same of an elastic run as wide as it would like to be, or null), `cover` and
+    starts, spares included; `perAttempt`: it may ask again when it fails or is cut, and each attempt costs as much at worst),
+    `grows` (the same of an elastic run as wide as it would like to be, or null), `cover` and
     `domains`; `reservation` (as `fairlease reservations` prints it, or null); `forecast` (P10, P50 and P90 of the start,
     confidence, deficit and what could give way, as `fairlease eta` prints it, or null); and `changes`, the earliest start
     first, each with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
@@ -112,4 +113,5 @@ def worst_case(worst: Answer) -> str:
             f"no bound, {worst['gpus']} GPUs for as long as it runs (set runtime.maxDuration for a bound)\n"
             f"  committed at a time: {worst['gpus']} GPUs for one commitQuantum ({quantum} unless configured otherwise)"
         )
-    return f"{hours(worst['gpuHours'])} GPU-hours ({worst['gpus']} GPUs for {hours(worst['hours'])} h)"
+    again = ", and as much again for each attempt after the first" if worst.get("perAttempt") else ""
+    return f"{hours(worst['gpuHours'])} GPU-hours ({worst['gpus']} GPUs for {hours(worst['hours'])} h){again}"

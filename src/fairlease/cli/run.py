@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from fairlease.cli.failure import BAD_INPUT, Failure, answer_is_no
-from fairlease.cli.runs_table import full_name, reason
+from fairlease.cli.runs_table import date_of, full_name, reason
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, owner_option, verb
 
@@ -230,4 +230,5 @@ def _say(name: str, status: Answer, started: str) -> None:
     phase = status["phase"]
     told = {"Running": started, "Pending": f"waits: {reason(status)}", "Failed": f"failed: {reason(status)}"}
     detail = status.get("message", "") if phase != "Running" else ""
-    click.echo(": ".join(part for part in (f"run/{name} {told.get(phase, phase.lower())}", detail) if part), err=True)
+    parts = (f"run/{name} {told.get(phase, phase.lower())}", date_of(status), detail)
+    click.echo(": ".join(part for part in parts if part), err=True)

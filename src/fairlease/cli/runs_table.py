@@ -72,7 +72,7 @@ def row(session: Session, run: Answer, where: Whereabouts) -> list[object]:
         run["owner"],
         phase_cell(status["phase"]),
         gpus(run),
-        start(status),
+        start(run),
         age(status.get("submittedAt")),
         _payers(where.payers.get(full, {})) or _paid_by(run),
         _reason_cell(status),
@@ -101,11 +101,19 @@ def gpus(run: Answer) -> str:
     return f"{least}/{width.get('allocated', 0)}/{most}"
 
 
-def start(status: Answer) -> str:
-    """How long ago a run started, or how long it is until its reservation's date."""
-    if status["phase"] == "Pending":
-        return until(status.get("earliestStart"))
-    return age(status.get("startedAt"))
+def start(run: Answer) -> str:
+    """How long ago a run started; how long it is until its reservation's date or, without one, about how long, as foreseen."""
+    status, foreseen = run["status"], run.get("forecast")
+    if status["phase"] != "Pending":
+        return age(status.get("startedAt"))
+    date = status.get("earliestStart")
+    return f"~{until(foreseen['p50'])}" if foreseen and not date else until(date)
+
+
+def date_of(status: Answer) -> str:
+    """When a run that waits starts at the latest, as its reservation stands; nothing where it has none."""
+    date = status.get("earliestStart") if status.get("phase") == "Pending" else None
+    return f"starts {until(date)}, by {date}" if date else ""
 
 
 def reason(status: Answer) -> str:

@@ -274,7 +274,7 @@ def _kept(forecast: Given) -> str:
     inside, half = f"{forecast['insideP10P90']:.1%} inside P10–P90", f"{forecast['beforeP50']:.1%} before P50"
     error = span(forecast["meanAbsoluteErrorSeconds"] * 1000)
     better = forecast.get("errorBelowLastTwo")
-    than = "" if better is None else f", {better:.0%} less than by the last two"
+    than = "" if better is None else f", {abs(better):.0%} {'more' if better < 0 else 'less'} than by the last two"
     return f"{inside}, {half}, mean error {error}{than}, of {forecast['forecasts']:,}"
 
 

@@ -6,7 +6,7 @@ import click
 
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.output import NOTHING
-from fairlease.cli.runs_table import full_name, reason
+from fairlease.cli.runs_table import date_of, full_name, reason
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import NO_MORE, READ, bare, verb
 
@@ -42,6 +42,6 @@ def draw(answer: Answer) -> None:
     for run in answer["runs"]:
         status = run.get("status") or {}
         phase = status.get("phase", "Pending")
-        told = (reason(status), status.get("message", "")) if phase == "Pending" else ()
+        told = (reason(status), date_of(status), status.get("message", "")) if phase == "Pending" else ()
         why = "".join(f": {each}" for each in told if each not in ("", NOTHING))
         click.echo(f"run/{bare(full_name(run))} submitted, {phase}{why}")

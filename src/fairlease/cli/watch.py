@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlease.cli.failure import answer_is_no
-from fairlease.cli.output import as_json, as_yaml, emit, table, terminal_width, until
-from fairlease.cli.runs_table import TERMINAL, full_name, gpus, headings, reason, row, whereabouts
+from fairlease.cli.output import as_json, as_yaml, emit, table, terminal_width
+from fairlease.cli.runs_table import TERMINAL, date_of, full_name, gpus, headings, reason, row, whereabouts
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
 
@@ -108,7 +108,8 @@ def listed(run: Answer) -> Answer:
     resources = run["spec"]["resources"]
     kept = {name: run.get(name) for name in ("name", "namespace")}
     extra = {"owner": run["spec"]["owner"], "by": run.get("by"), "gpuType": resources["gpuType"]}
-    return {**kept, **extra, "gpus": resources["totalGPUs"], "status": run["status"]}
+    told = {"forecast": run["forecast"]} if run.get("forecast") else {}
+    return {**kept, **extra, "gpus": resources["totalGPUs"], "status": run["status"], **told}
 
 
 def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object, ...]]) -> None:
@@ -126,8 +127,15 @@ def _tell(session: Session, runs: Sequence[Answer], told: dict[str, tuple[object
             click.echo(f"---\n{as_yaml(run)}", nl=False)
         else:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            told_date = f"starts {until(date)}, by {date}" if date else ""
-            words = (at, bare(name), status["phase"], gpus(run), reason(status), told_date, status.get("message", ""))
+            words = (
+                at,
+                bare(name),
+                status["phase"],
+                gpus(run),
+                reason(status),
+                date_of(status),
+                status.get("message", ""),
+            )
             click.echo("   ".join(str(word) for word in words if word))
     sys.stdout.flush()
 

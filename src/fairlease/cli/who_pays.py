@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.leases import When
 from fairlease.cli.names import complete_owners
 from fairlease.cli.output import hours, show_table
 from fairlease.cli.session import Answer, Session
@@ -13,6 +14,7 @@ _EXAMPLE = """
 fairlease who-pays my-run
 fairlease who-pays --owner org:team-a -o json
 fairlease who-pays --sponsor org:team-b --all --totals
+fairlease who-pays --totals --since 2026-01-01T00:00:00Z --until 2026-02-01T00:00:00Z
 """
 
 
@@ -24,18 +26,31 @@ fairlease who-pays --sponsor org:team-b --all --totals
 )
 @click.option("--all", "past", is_flag=True, help="Also runs that hold no GPUs, or are over.")
 @click.option("--totals", is_flag=True, help="Only what each payer pays in all.")
+@click.option(
+    "--since", type=When(), metavar="TIME", help="Only what was used at or after this time: RFC 3339, or how long ago."
+)
+@click.option("--until", type=When(), metavar="TIME", help="Only what was used before this time.")
 def command(
-    session: Session, run: str | None, owner: str | None, sponsor: str | None, past: bool, totals: bool
+    session: Session,
+    run: str | None,
+    *,
+    past: bool,
+    totals: bool,
+    since: str | None,
+    until: str | None,
+    **whose: str | None,
 ) -> None:
-    """Show who pays for a run, or for an owner's runs.
+    """Show who pays for a run, for an owner's runs, or for all.
 
-    GPUS is what is held now, GPU-HOURS what was used so far. The class tells how payer and run are related: owned,
-    shared (family) or borrowed; spares are told apart.
+    GPUS is what is held now, GPU-HOURS what was used so far, or in the period from --since to --until: runs that are over
+    are then part of it, and leases are cut at its ends, so that the bills of months add up. The class tells how payer and run
+    are related: owned, shared (family) or borrowed; spares are told apart.
     """
-    if (run is None) == (owner is None and sponsor is None):
-        raise click.UsageError("give either a RUN or --owner OWNER, or --sponsor OWNER")
+    if run is not None and any(whose.values()):
+        raise click.UsageError("give either a RUN, or whose runs: --owner OWNER, --sponsor OWNER")
     full = None if run is None else session.key(run)
-    asked = session.call("who-pays", run=full, owner=owner, payer=sponsor, all=past or None)
+    span = {"since": since, "until": until}
+    asked = session.call("who-pays", run=full, owner=whose["owner"], payer=whose["sponsor"], all=past or None, **span)
     session.show(asked, lambda answer: (_draw_totals if totals else _draw)(session, answer))
 
 

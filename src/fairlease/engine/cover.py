@@ -85,6 +85,12 @@ def _offer(state: State, pool: Pool | None, spec: RunSpec, now: int, asked: tupl
     return Offer(entry, mask, per_gpu, refusal, inside=inside)
 
 
+def opens_later(offer: Offer, now: int) -> bool:
+    """Whether an envelope was passed over because its window is still to open."""
+    envelope = offer.account.envelope
+    return offer.refusal is Reason.WindowClosed and envelope is not None and now < (envelope.start or 0)
+
+
 def lends_to(account: Account, borrower: str) -> bool:
     """Whether an envelope's lending policy admits a borrower; no list means everyone."""
     lending = None if account.envelope is None else account.envelope.lending
@@ -94,13 +100,18 @@ def lends_to(account: Account, borrower: str) -> bool:
 
 
 class Purse:
-    """What one plan takes from whom. `room` says how many pods more, and what would stop the next one."""
+    """What one plan takes from whom. `room` says how many pods more, and what would stop the next one.
 
-    __slots__ = ("free_ride", "lent", "may_borrow", "now", "per_gpu", "size", "state", "taken")
+    `idle`: as if nothing else ran, save what the run itself holds. What such a purse does not pay for, nobody pays for by
+    waiting for others.
+    """
 
-    def __init__(self, state: State, run: RunState, now: int) -> None:
+    __slots__ = ("free_ride", "idle", "lent", "may_borrow", "now", "per_gpu", "size", "state", "taken")
+
+    def __init__(self, state: State, run: RunState, now: int, *, idle: bool = False) -> None:
         self.state = state
         self.now = now
+        self.idle = idle
         self.size = run.spec.pod_gpus
         self.free_ride = run.spec.opportunistic
         self.taken: dict[AccountId, int] = {}
@@ -111,6 +122,12 @@ class Purse:
         if limit is not None:
             held = sum(lease.gpus for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED)
             self.may_borrow = limit - held
+        if idle and not self.free_ride:
+            for lease in run.leases.values():
+                payer = lease.payer
+                books = (self.taken, self.lent) if payer.fund is Fund.BORROWED else (self.taken,)
+                for book in books:
+                    book[payer.budget, payer.envelope] = book.get((payer.budget, payer.envelope), 0) + lease.gpus
 
     def take(self, offer: Offer, pods: int) -> None:
         """Spend on `pods` more (or, negative, fewer) pods."""
@@ -126,7 +143,7 @@ class Purse:
         """Whole pods it could still pay for, and the question at which the next pod fails."""
         if offer.refusal is not None:
             return 0, offer.refusal
-        if self.taken:
+        if self.taken or self.idle:
             return self._room(offer)
         if offer.room is None:
             offer.room = self._room(offer)
@@ -150,12 +167,14 @@ class Purse:
             yield self.may_borrow, Reason.BorrowLimit
             lending, lent = envelope.lending, self.lent.get(account.id, 0)
             if lending.max_concurrency is not None and not self.free_ride:
-                yield lending.max_concurrency - account.lent_used - lent, Reason.LendingCapExceeded
+                used = 0 if self.idle else account.lent_used
+                yield lending.max_concurrency - used - lent, Reason.LendingCapExceeded
             if lending.max_gpu_hours is not None:
-                spent = account.lent_consumed(self.now) + account.lent_committed(self.now, self._quantum)
-                yield self._affordable(lending.max_gpu_hours - spent, lent, offer.per_gpu), Reason.LendingCapExceeded
+                promised = 0 if self.idle else account.lent_committed(self.now, self._quantum)
+                left = lending.max_gpu_hours - account.lent_consumed(self.now) - promised
+                yield self._affordable(left, lent, offer.per_gpu), Reason.LendingCapExceeded
         if not self.free_ride:
-            yield envelope.concurrency - account.used - taken, Reason.ConcurrencyCapExceeded
+            yield envelope.concurrency - self._used(account) - taken, Reason.ConcurrencyCapExceeded
         if envelope.max_gpu_hours is not None:
             left = envelope.max_gpu_hours - self._spent(account)
             yield self._affordable(left, taken, offer.per_gpu), Reason.IntegralCapExceeded
@@ -163,7 +182,7 @@ class Purse:
         for cap in self.state.caps_over(account):
             members = [self.state.account(budget, name) for name in cap.envelopes]
             if cap.max_concurrency is not None and not self.free_ride:
-                used = sum(member.used + self.taken.get(member.id, 0) for member in members)
+                used = sum(self._used(member) + self.taken.get(member.id, 0) for member in members)
                 yield cap.max_concurrency - used, Reason.AggregateCapExceeded
             if cap.max_gpu_hours is not None:
                 spent = sum(self._spent(member) + self._planned(member) for member in members)
@@ -173,8 +192,11 @@ class Purse:
     def _quantum(self) -> int:
         return self.state.config.commit_quantum
 
+    def _used(self, account: Account) -> int:
+        return 0 if self.idle else account.used
+
     def _spent(self, account: Account) -> int:
-        return account.consumed(self.now) + account.committed(self.now, self._quantum)
+        return account.consumed(self.now) + (0 if self.idle else account.committed(self.now, self._quantum))
 
     def _planned(self, account: Account) -> int:
         return self.taken.get(account.id, 0) * self.per_gpu.get(account.id, 0)

@@ -336,7 +336,7 @@ class Engine:
             lifecycle.end_run(self, run, Reason.LatestStartPassed)
             return None
         planner = Planner(self.state, self.family, run, self.now)
-        refusal = planner.unfunded()
+        refusal = planner.unfunded(told=not self.rehearses)
         if refusal is not None:
             return refusal
         plan = planner.widest()

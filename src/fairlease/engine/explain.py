@@ -32,6 +32,7 @@ class Visit(NamedTuple):
     pays_gpus: int
     room_gpus: int | None
     reason: Reason
+    remedy: str
 
 
 class DomainVisit(NamedTuple):
@@ -78,27 +79,31 @@ def explain(state: State, family: Family, run: RunState, now: int) -> Explanatio
 def visits(state: State, family: Family, run: RunState, now: int, width: int) -> list[Visit]:
     """The money alone: every envelope in the order of cover, those that do not share included."""
     offers = cover.offers(state, family, run, now)
-    purse = cover.Purse(state, run, now)
+    purse, alone = cover.Purse(state, run, now), cover.Purse(state, run, now, idle=True)
     left = need_of(run.spec, width).pods
+    vain = Planner(state, family, run, now).hopeless(left) != ""
     size = run.spec.pod_gpus
     found = []
     for offer in offers:
         room, why = purse.room(offer)
+        in_use = alone.room(offer)[0] > room
         pods = min(room, left)
         purse.take(offer, pods)
+        alone.take(offer, pods)
         left -= pods
         enough = pods == room and left
         reason = why if enough or room == 0 else Reason.Chosen if pods else Reason.NotNeeded
         budget, name = offer.account.id
         seen = None if room >= cover.PLENTY // 2 else room * size
-        found.append(
-            Visit(offer.place.value, Key(budget), name, offer.account.owner, offer.inside, pods * size, seen, reason)
-        )
+        remedy = reason.remedy if in_use and not vain else reason.alone or reason.remedy
+        place, owner = offer.place.value, offer.account.owner
+        found.append(Visit(place, Key(budget), name, owner, offer.inside, pods * size, seen, reason, remedy))
     for entry in family.order(run.signature):
         if entry.withheld:
             budget, name = entry.account.id
             owner, inside = entry.account.owner, True
-            found.append(Visit(entry.place.value, Key(budget), name, owner, inside, 0, 0, Reason.NotShared))
+            why = Reason.NotShared
+            found.append(Visit(entry.place.value, Key(budget), name, owner, inside, 0, 0, why, why.remedy))
     return found
 
 
@@ -114,21 +119,19 @@ def _domains(planner: Planner, width: int, plan: Plan | None) -> list[DomainVisi
     found = []
     for domain in sorted(pool.domains.values(), key=lambda each: (each.free, each.order)):
         pods = packer.pods(domain) if domain.mask & reach else 0
-        reason = _domain_answer(
-            domain, reach, pods, per_group, need.size, chosen=id(domain) in chosen, started=plan is not None
-        )
+        if domain.mask & reach:
+            chosen_here = id(domain) in chosen
+            reason = _domain_answer(domain, pods, per_group, need.size, chosen=chosen_here, started=plan is not None)
+        else:
+            reason = planner.unpaid(domain.mask)
         region, cluster, name = domain.key
         found.append(DomainVisit(name, cluster, region, domain.free, pods // per_group, reason))
     return found
 
 
-def _domain_answer(
-    domain: Domain, reach: int, pods: int, per_group: int, size: int, *, chosen: bool, started: bool
-) -> Reason:
+def _domain_answer(domain: Domain, pods: int, per_group: int, size: int, *, chosen: bool, started: bool) -> Reason:
     if chosen:
         return Reason.Chosen
-    if not domain.mask & reach:
-        return Reason.OutOfScope
     if pods >= per_group:
         return Reason.NotNeeded if started else Reason.Fits
     return Reason.Fragmented if domain.free >= per_group * size else Reason.NoRoom

@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import lottery
 from fairlease.model.amount import parse_instant
 from fairlease.model.record import Key
 from fairlease.model.reservation import Token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Spec = dict[str, Any]
 FIRST = "0" * 64
@@ -59,10 +62,10 @@ def prove(spec: Spec) -> Proof:
     kept = {each["run"] for each in held["draws"] if not each.get("givenBack", False)}
     if kept != ended:
         wrong.append("those that were drawn and kept are not those that were ended")
-    return Proof(tokens, _odds(tokens), again, wrong)
+    return Proof(tokens, odds_of(tokens), again, wrong)
 
 
-def _odds(tokens: list[Token]) -> list[Fraction]:
+def odds_of(tokens: Sequence[Token]) -> list[Fraction]:
     """For each token, the odds of being the first that is drawn: an owner in so many, then one of that owner's."""
     counts: dict[str, int] = {}
     for token in tokens:

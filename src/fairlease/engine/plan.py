@@ -82,29 +82,47 @@ class Planner:
     def funding(self, pods: int) -> tuple[int, list[Reason]]:
         """How many of `pods` pods somebody would pay for, wherever they may lie, and what stopped each envelope asked."""
         if pods not in self._funding:
-            purse = cover.Purse(self.state, self.run, self.now)
-            shares, stops = cover.spend(purse, self.offers, pods)
-            paid = sum(count for _, count in shares)
-            if paid < pods and self._entangled():
-                payment = Payment(cover.Purse(self.state, self.run, self.now), self.offers)
-                paid = payment.pay_anywhere(shares, pods)
-            self._funding[pods] = paid, stops
+            self._funding[pods] = self._paid(pods)
         return self._funding[pods]
+
+    def _paid(self, pods: int, *, idle: bool = False) -> tuple[int, list[Reason]]:
+        shares, stops = cover.spend(self._purse(idle=idle), self.offers, pods)
+        paid = sum(count for _, count in shares)
+        if paid < pods and self._entangled():
+            paid = Payment(self._purse(idle=idle), self.offers).pay_anywhere(shares, pods)
+        return paid, stops
+
+    def _purse(self, *, idle: bool = False) -> cover.Purse:
+        return cover.Purse(self.state, self.run, self.now, idle=idle)
 
     def _entangled(self) -> bool:
         """Whether an envelope lies under several caps: then who pays first decides how much can be paid in all."""
         return any(len(self.state.caps_over(offer.account)) > 1 for offer in self.offers)
 
-    def unfunded(self) -> Refusal | None:
-        """Why the run cannot be paid for even at its narrowest; None where it can."""
+    def unfunded(self, *, told: bool = True) -> Refusal | None:
+        """Why the run cannot be paid for even at its narrowest; None where it can. `told`: somebody will read it."""
         need = self.least
         paid, stops = self.funding(need.pods)
         if paid >= need.pods:
             return None
         reason = cover.cause(stops)
         short = (need.pods - paid) * need.size
-        message = f"{short} of {need.pods * need.size} GPUs find no payer: {reason.remedy}"
+        hopeless = self.hopeless(need.pods) if told else ""
+        message = f"{short} of {need.pods * need.size} GPUs find no payer{hopeless or f': {reason.remedy}'}"
         return Refusal(reason, message, tally(stops))
+
+    def hopeless(self, pods: int) -> str:
+        """How many of `pods` would find no payer if nothing else ran either, and what would help; nothing where all would.
+
+        A window that is still to open may bring money: then nobody can say so.
+        """
+        if any(cover.opens_later(offer, self.now) for offer in self.offers):
+            return ""
+        paid, stops = self._paid(pods, idle=True)
+        remedy = cover.cause(stops).alone
+        if paid >= pods or not remedy:
+            return ""
+        return f", and {(pods - paid) * self.run.spec.pod_gpus} would find none if nothing else ran: {remedy}"
 
     def roomless(self) -> Refusal:
         """Why a funded run cannot start: it never fits, or not now."""
@@ -134,7 +152,7 @@ class Planner:
         most, stopped = -1, list[Reason]()
         for domain in sorted(self.pool.domains.values(), key=lambda each: each.order):
             local = [offer for offer in asked if offer.mask & domain.mask]
-            shares, stops = cover.spend(cover.Purse(self.state, self.run, self.now), local, pods)
+            shares, stops = cover.spend(self._purse(), local, pods)
             paid = sum(count for _, count in shares)
             if paid >= pods:
                 reached = _union(offer for offer in local if offer in self.usable())
@@ -160,8 +178,13 @@ class Planner:
 
     def _empty(self, offers: list[Offer]) -> list[Reason]:
         """What stops those of some envelopes that would not pay for one pod."""
-        purse = cover.Purse(self.state, self.run, self.now)
+        purse = self._purse()
         return [why for pods, why in map(purse.room, offers) if pods == 0]
+
+    def unpaid(self, mask: int) -> Reason:
+        """Why nobody pays for a pod on some nodes: what stops those that might, or that they are out of everybody's reach."""
+        stops = self._empty([offer for offer in self.offers if offer.mask & mask])
+        return cover.cause(stops) if stops else Reason.OutOfScope
 
     def could_ever_fit(self) -> bool:
         """Whether the run would fit on the nodes that money of its payers may be spent on, if nothing else ran."""
@@ -175,7 +198,7 @@ class Planner:
     def usable(self) -> list[Offer]:
         """The envelopes that would pay for a pod or more."""
         if self._usable is None:
-            purse = cover.Purse(self.state, self.run, self.now)
+            purse = self._purse()
             self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
         return self._usable
 
@@ -265,14 +288,14 @@ class Planner:
         first = payers[0]
         if first.room is not None and first.room[0] >= pods:
             return [first] * pods
-        shares, _ = cover.spend(cover.Purse(self.state, self.run, self.now), payers, pods)
+        shares, _ = cover.spend(self._purse(), payers, pods)
         row = [offer for offer, count in shares for _ in range(count)]
         return row if len(row) == pods else None
 
     def _stepwise(self, width: int, need: Need, usable: list[Offer]) -> Plan | None:
         """Money reaches different nodes: place group by group, each as early in the order of cover as it can be."""
         assert self.pool is not None, "asked only where there is a pool"
-        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        payment = Payment(self._purse(), usable)
         levels = list(_levels(usable))
         packer = self._packer(levels[-1][1], need)
         for batch in _batches(need):
@@ -285,10 +308,10 @@ class Planner:
         assert self.pool is not None, "asked only where there is a pool"
         packer = self._packer(self.reach(), need)
         seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
-        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        payment = Payment(self._purse(), usable)
         if not payment.reaches(seats, need.pods):
             return None
-        payment = Payment(cover.Purse(self.state, self.run, self.now), usable)
+        payment = Payment(self._purse(), usable)
         if not Search(packer, payment, _batches(need)).find():
             return None
         return Plan(width, packer.spots, payment.payers(packer.spots), self.passage)

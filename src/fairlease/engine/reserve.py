@@ -73,7 +73,7 @@ def opening(engine: Engine, run: RunState) -> Planner | None:
             unopened = envelope is not None and envelope.start is not None and envelope.start > now
             if unopened and envelope is not None and not envelope.pre_activation.allow_reservations:
                 offer.refusal = Reason.WindowClosed
-        if planner.unfunded() is None:
+        if planner.unfunded(told=False) is None:
             return planner
     return None
 

@@ -12,7 +12,7 @@ from fairlease.ledger.event import Bill
 from fairlease.ledger.slots import works
 from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
-from fairlease.model.record import Key, split
+from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import COVER_CAUSES, Reason
@@ -46,7 +46,7 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None) -> Vie
     if run.message:
         view["message"] = run.message
     view |= {
-        "conditions": _conditions(_live_conditions(run), run.since, run.message),
+        "conditions": _conditions(_live_conditions(run), run.message or uncovered(run)),
         "width": _width(run.spec, run.width),
         "funding": _funding(run.bill(now), rates, sponsors),
         "leases": [lease.name for lease in sorted(run.leases.values(), key=lambda lease: lease.serial)],
@@ -72,12 +72,12 @@ def ended_status(spec: RunSpec, submitted_at: int, ending: Ending) -> View:
         view["message"] = ended.message
     done = ended.phase is Phase.COMPLETED
     told = [
-        ("Completed", done, ended.reason),
-        ("Failed", not done, ended.reason),
-        ("Running", False, ended.reason),
+        ("Completed", done, ended.reason, ending.at if done else submitted_at),
+        ("Failed", not done, ended.reason, submitted_at if done else ending.at),
+        ("Running", False, ended.reason, submitted_at if ended.started_at is None else ending.at),
     ]
     view |= {
-        "conditions": _conditions(told, ending.at, ended.message),
+        "conditions": _conditions(told, ended.message),
         "width": _width(spec, 0),
         "funding": _funding(ended.bill, {}, {}),
         "leases": [],
@@ -91,30 +91,45 @@ def ended_status(spec: RunSpec, submitted_at: int, ending: Ending) -> View:
     return view
 
 
-def _live_conditions(run: RunState) -> list[tuple[str, bool | None, Reason]]:
+Told = tuple[str, bool | None, Reason, int]
+"""A condition, whether it holds (None: not known), why, and since when."""
+
+
+def _live_conditions(run: RunState) -> list[Told]:
+    asked = run.submitted_at
     if run.phase is Phase.RUNNING:
-        covered = not run.overdrawn
+        covered, started = not run.overdrawn, run.started_at or run.since
         return [
-            ("Funded", covered, Reason.Covered if covered else Reason.Overdrawn),
-            ("Placed", True, Reason.Bound),
-            ("Running", True, Reason.Bound),
-            ("Completed", False, Reason.Bound),
-            ("Failed", False, Reason.Bound),
+            ("Funded", covered, Reason.Covered if covered else Reason.Overdrawn, run.since),
+            ("Placed", True, Reason.Bound, started),
+            ("Running", True, Reason.Bound, started),
+            ("Completed", False, Reason.Bound, asked),
+            ("Failed", False, Reason.Bound, asked),
         ]
     reason = run.reason
     funded = False if reason in COVER_CAUSES else True if reason in _FUNDED else None
     held = funded is False and run.hold is not None and run.hold.holds
     placed = False if held or reason in _WAITS_FOR_ROOM else None
     return [
-        ("Funded", funded, Reason.Covered if funded else reason),
-        ("Placed", placed, Reason.Reserved if held else reason),
-        ("Running", False, reason),
-        ("Completed", False, reason),
-        ("Failed", False, reason),
+        ("Funded", funded, Reason.Covered if funded else reason, run.since),
+        ("Placed", placed, Reason.Reserved if held else reason, run.since),
+        ("Running", False, reason, run.asked_at),
+        ("Completed", False, reason, asked),
+        ("Failed", False, reason, asked),
     ]
 
 
-def _conditions(told: Sequence[tuple[str, bool | None, Reason]], since: int, message: str) -> list[View]:
+def uncovered(run: RunState) -> str:
+    """Whose money no longer covers how much of a run, and what comes of that; nothing where all is covered."""
+    if not run.overdrawn:
+        return ""
+    payers = sorted({f"{short(Key(budget))}/{envelope}" for _, budget, envelope, _ in run.overdrawn})
+    ends = min((end for end in run.overdrawn.values() if end is not None), default=None)
+    fate = "go when somebody funded needs them" if ends is None else f"end from {format_instant(ends)} on"
+    return f"{', '.join(payers)} no longer covers {run.meters['overdrawn'].rate} of its GPUs: they {fate}"
+
+
+def _conditions(told: Sequence[Told], message: str) -> list[View]:
     words = {True: "True", False: "False", None: "Unknown"}
     return [
         {
@@ -124,7 +139,7 @@ def _conditions(told: Sequence[tuple[str, bool | None, Reason]], since: int, mes
             "message": "" if reason in (Reason.Covered, Reason.Bound) else message,
             "lastTransitionTime": format_instant(since),
         }
-        for kind, holds, reason in told
+        for kind, holds, reason, since in told
     ]
 
 
@@ -173,15 +188,14 @@ def budget_status(state: State, family: Family, budget: Key, now: int) -> View:
     accounts = [state.account(budget, envelope.name) for envelope in spec.envelopes]
     cyclic = spec.owner in family.cycles
     overdrawn = any(account.gpus["overdrawn"] for account in accounts)
-    told = [
-        ("Ready", not cyclic, Reason.ParentCycle if cyclic else Reason.Covered),
-        ("Covered", not overdrawn, Reason.Overdrawn if overdrawn else Reason.Covered),
-    ]
-    remedy = Reason.ParentCycle.remedy if cyclic else ""
     since = max((account.since for account in accounts), default=now)
-    conditions = _conditions(told, since, remedy)
+    told: list[Told] = [
+        ("Ready", not cyclic, Reason.ParentCycle if cyclic else Reason.Covered, since),
+        ("Covered", not overdrawn, Reason.Overdrawn if overdrawn else Reason.Covered, since),
+    ]
+    conditions = _conditions(told, Reason.ParentCycle.remedy if cyclic else "")
     for kind, holds, reason, message in lending.conditions(state, budget, now):
-        conditions += _conditions([(kind, holds, reason)], since, message)
+        conditions += _conditions([(kind, holds, reason, since)], message)
     return {
         "conditions": conditions,
         "usage": [_usage(state, account, now) for account in accounts],

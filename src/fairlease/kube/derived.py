@@ -29,7 +29,7 @@ from fairlease.model.objects import RunObject
 from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
-from fairlease.reason import Reason
+from fairlease.reason import Reason, remedy_of
 from fairlease.scheduler import Scheduler
 from fairlease.theatre.foresight import Foresight, forecast_report
 from fairlease.theatre.inquiry import Inquiry
@@ -129,7 +129,7 @@ class Derived:
             "status": status,
             "verdict": cause,
             "message": status.get("message", ""),
-            "remedy": "" if known is None else known.remedy,
+            "remedy": "" if known is None else remedy_of(known, status.get("message", "")),
             "story": await self._events(name),
         }
 
@@ -198,7 +198,8 @@ class Derived:
         if status["phase"] == Phase.PENDING.value:
             cause = cause_of(status)
             known = Reason.__members__.get(cause)
-            told |= {"reason": cause, "remedy": "" if known is None else known.remedy}
+            remedy = "" if known is None else remedy_of(known, status.get("message", ""))
+            told |= {"reason": cause, "remedy": remedy}
         return told
 
     async def forecast_report(self, owner: str | None = None, since: str | None = None) -> Answer:
@@ -215,16 +216,23 @@ class Derived:
         payer: str | None = None,
         *,
         all: bool = False,  # noqa: A002 - its name in the protocol
+        since: str | None = None,
+        until: str | None = None,
     ) -> Answer:
-        """Who pays, and has paid, for a run, or for runs of an owner, or out of a payer's money; all, or those that hold GPUs."""
+        """Who pays, and has paid, for a run, or for runs of an owner, or out of a payer's money; all, or those that hold GPUs.
+
+        Of a period, only what was used in it.
+        """
         scheduler, _ = await self._ledger()
-        query, now = LeaseQuery(owner=owner, payer=payer), _now(scheduler)
+        first, last, now = _instant(since), _instant(until), _now(scheduler)
+        query = LeaseQuery(owner=owner, payer=payer, since=first, until=last)
+        past = all or run is not None or since is not None or until is not None
         if run is not None:
             _, asked = await self._asked(run)
             query = replace(query, run=asked.run)
         rows = scheduler.store.leases(query)
         living = {each.key for each in scheduler.state.runs.values() if each.leases}
-        return invoice((row for row in rows if all or run is not None or row.lease.run in living), now)
+        return invoice((row for row in rows if past or row.lease.run in living), now, first, last)
 
     async def lent(self, budget: str | None = None) -> Answer:
         """What Budgets have lent, to whom and until when, against their lending caps."""

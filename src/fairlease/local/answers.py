@@ -298,10 +298,11 @@ class Answers:
         """Who pays, and has paid, for runs. The whole past is read beside the loop."""
         now = self._daemon.now()
         run = None if args.run is None else self._found(rq.name_key(args.run)).run
-        query = LeaseQuery(run=run, owner=args.owner, payer=args.payer)
+        since, until = rq.instant("since", args.since), rq.instant("until", args.until)
+        query = LeaseQuery(run=run, owner=args.owner, payer=args.payer, since=since, until=until)
         if run is not None:
-            return invoice(self._scheduler.store.leases(query), now)
-        if args.all:
+            return invoice(self._scheduler.store.leases(query), now, since, until)
+        if args.all or since is not None or until is not None:
             async with self._children:
                 return await asyncio.to_thread(invoice_of_file, self._daemon.settings.ledger, query, now)
         living = [each.key for each in self._scheduler.state.runs.values() if each.leases]

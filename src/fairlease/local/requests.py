@@ -156,12 +156,17 @@ class Notices(Args, frozen=True):
 
 
 class WhoPays(Args, frozen=True):
-    """Whose runs; nobody's name: all that run. `payer`: only what this owner pays. `all`: also runs that are over."""
+    """Whose runs; nobody's name: all that run. `payer`: only what this owner pays. `all`: also runs that are over.
+
+    `since`, `until`: only what was used in that period, whether a run is over or not.
+    """
 
     run: str | None = None
     owner: str | None = None
     payer: str | None = None
     all: bool = False
+    since: str | None = None
+    until: str | None = None
 
 
 class Logs(Args, frozen=True):

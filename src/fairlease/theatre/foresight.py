@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import forecast
 from fairlease.engine.calibration import Calibration, calibrate
+from fairlease.engine.explain import explain
 from fairlease.engine.odds import odds
 from fairlease.engine.reservations import forecast_view
 from fairlease.model.amount import format_instant
 from fairlease.model.record import short
 from fairlease.model.run import Phase
+from fairlease.reason import remedy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,12 +45,15 @@ class Foresight:
         engine.now = max(now, self._scheduler.state.at)
         view = self.told(run)
         if run.phase is Phase.RUNNING:
-            view["odds"] = list(_odds(engine, run))
+            view["odds"] = odds_of_cuts(engine, run)
             return view
         found = forecast.outlooks(engine, [run.key]).get(run.key)
         if found is not None:
             view["forecast"] = forecast_view(engine.now, forecast.foreseen(engine, run, found))
             view.pop("reason", None)
+        elif "reason" in view:
+            told = explain(engine.state, engine.family, run, engine.now)
+            view["remedy"] = remedy_of(run.reason, told.message if told.verdict is run.reason else run.message)
         return view
 
     def waiting(self, whose: Callable[[str], bool], limit: int) -> list[View]:
@@ -71,13 +76,13 @@ class Foresight:
             view["startedAt"] = format_instant(run.started_at or 0)
         elif run.foreseen is None:
             view["reason"] = run.reason.value
-            view["remedy"] = run.reason.remedy
+            view["remedy"] = remedy_of(run.reason, run.message)
         else:
             view["forecast"] = forecast_view(*run.foreseen)
         return view
 
 
-def _odds(engine: Engine, run: RunState) -> list[View]:
+def odds_of_cuts(engine: Engine, run: RunState) -> list[View]:
     """The odds of a running run to be cut for each of the next reservations that may cut."""
     claims = [
         each

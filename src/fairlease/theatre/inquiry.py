@@ -14,6 +14,7 @@ from fairlease.engine import forecast, view
 from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
+from fairlease.engine.lottery_proof import odds_of
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import least_width
 from fairlease.engine.reservations import Reservations, forecast_view, in_force
@@ -22,13 +23,15 @@ from fairlease.ledger import event as ev
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import matches
-from fairlease.model.record import Key, short, split
+from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
-from fairlease.reason import Reason
+from fairlease.reason import Reason, remedy_of
+from fairlease.theatre.foresight import odds_of_cuts
 from fairlease.theatre.invoice import shares_of
 
 if TYPE_CHECKING:
+    from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Moment
     from fairlease.model.objects import RunObject
@@ -63,17 +66,28 @@ class Inquiry:
             told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
             return told_then | self.started(asked)
         if run.phase is Phase.RUNNING or run.reason is Reason.Following:
-            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
-            return told_then | (self.started(asked) if run.phase is Phase.RUNNING else {})
+            remedy = remedy_of(run.reason, run.message)
+            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": remedy}
+            return told_then | (self._running(asked, run, now) if run.phase is Phase.RUNNING else {})
         told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
+        same = told.verdict in (run.reason, Reason.NoRoom if run.reason is Reason.Reserved else run.reason)
+        message = told.message if same else run.message or told.message
         return {
             "verdict": run.reason.value,
-            "message": run.message or told.message,
-            "remedy": run.reason.remedy,
+            "message": message,
+            "remedy": remedy_of(run.reason, message),
             "changes": self._changes(run.key, run.spec, now),
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
         }
+
+    def _running(self, asked: Asked, run: RunState, now: int) -> View:
+        """What started a run, and what may yet become of it: money that no longer covers it, claims that may cut it."""
+        told: View = {"odds": odds_of_cuts(self._looking_ahead(now), run)}
+        if run.overdrawn:
+            reason = Reason.Overdrawn
+            told |= {"verdict": reason.value, "message": view.uncovered(run), "remedy": reason.remedy}
+        return told | self.started(asked)
 
     def contention(self, run: Key, now: int) -> View:
         """Every date a run was given, with why it moved, and every time it gave way to others; from its own story."""
@@ -86,8 +100,18 @@ class Inquiry:
         return {
             "reservation": None if live is None else in_force(live, now),
             "reservations": list(dates.objects(now)),
-            "preemptions": preemptions(events, run),
+            "preemptions": [self._claimed(each) for each in preemptions(events, run)],
         }
+
+    def _claimed(self, preemption: View) -> View:
+        """One cut, with whose run it was that claimed."""
+        if preemption["claim"] is None:
+            return preemption
+        claim = key(preemption["claim"])
+        live = self._scheduler.state.runs.get(claim)
+        events = (moment.event for moment in self._scheduler.store.story(claim))
+        owners = (event.spec.owner for event in events if isinstance(event, ev.RunSubmitted))
+        return preemption | {"claimOwner": next(owners, None) if live is None else live.spec.owner}
 
     def _changes(self, run: Key, spec: RunSpec, now: int) -> list[View]:
         found = Counterfactual(self._scheduler.engine, run, spec, now).changes()
@@ -144,6 +168,7 @@ class Inquiry:
                 "gpus": gpus,
                 "hours": None if limit is None else gpu_hours(limit),
                 "gpuHours": None if limit is None else gpu_hours(gpus * limit),
+                "perAttempt": item.spec.requeues or item.spec.runtime.retries > 0,
             },
             "grows": _growth(item.spec, gpus),
             "changes": self._changes(item.key, item.spec, now) if helped else [],
@@ -188,10 +213,14 @@ class Inquiry:
 
     def _foreseen(self, run: RunState, now: int) -> View | None:
         """When a run that waits would start, how sure that is, and what could give way; None where nobody can tell."""
-        engine = self._scheduler.engine.twin()
-        engine.now = max(now, self._scheduler.state.at)
+        engine = self._looking_ahead(now)
         found = forecast.outlooks(engine, [run.key]).get(run.key)
         return None if found is None else forecast_view(engine.now, forecast.foreseen(engine, run, found))
+
+    def _looking_ahead(self, now: int) -> Engine:
+        engine = self._scheduler.engine.twin()
+        engine.now = max(now, self._scheduler.state.at)
+        return engine
 
     @contextmanager
     def _thought_of(self, name: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
@@ -309,6 +338,10 @@ def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
         if lottery is not None:
             told |= {
                 "seed": lottery.seed,
+                "tokens": [
+                    {"run": short(token.run), "owner": token.owner, "gpus": token.gpus, "odds": str(odds)}
+                    for token, odds in zip(lottery.tokens, odds_of(lottery.tokens), strict=True)
+                ],
                 "draws": [{"run": short(each.run), "givenBack": each.given_back} for each in lottery.draws],
             }
         found.append(told)
@@ -356,7 +389,7 @@ def visit_view(visit: Visit) -> View:
         "paysGPUs": visit.pays_gpus,
         "roomGPUs": visit.room_gpus,
         "reason": visit.reason.value,
-        "remedy": visit.reason.remedy,
+        "remedy": visit.remedy,
     }
 
 

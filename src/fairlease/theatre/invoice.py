@@ -20,18 +20,18 @@ Spent = tuple[Lease, int, int]
 """A lease, the GPUs it holds now, and the GPU-milliseconds it has used."""
 
 
-def invoice(rows: Iterable[LeaseRow], now: int) -> View:
-    """Who paid what, by run and payer, and what each payer paid in all. Swaps, growth, earlier attempts: all are leases."""
+def invoice(rows: Iterable[LeaseRow], now: int, since: int | None = None, until: int | None = None) -> View:
+    """Who paid what, by run and payer, and what each payer paid in all. Swaps, growth, earlier attempts: all are leases.
+
+    Of a period (`since` to `until`, half-open) only what was used in it: periods that follow each other add up.
+    """
     runs: dict[Key, list[Spent]] = {}
     for row in rows:
         lease = row.lease
-        runs.setdefault(lease.run, []).append(
-            (
-                lease,
-                lease.gpus if row.end is None else 0,
-                lease.gpus * ((now if row.end is None else row.end) - lease.start),
-            )
-        )
+        start = lease.start if since is None else max(lease.start, since)
+        end = now if row.end is None else row.end
+        used = max(0, (end if until is None else min(end, until)) - start)
+        runs.setdefault(lease.run, []).append((lease, lease.gpus if row.end is None else 0, lease.gpus * used))
     return {
         "runs": [
             {
@@ -49,7 +49,7 @@ def invoice(rows: Iterable[LeaseRow], now: int) -> View:
 def invoice_of_file(ledger: Path, query: LeaseQuery, now: int) -> View:
     """The same, of a ledger that is read beside its writer."""
     with SqliteStore(ledger, readonly=True) as store:
-        return invoice(store.leases(query), now)
+        return invoice(store.leases(query), now, query.since, query.until)
 
 
 def shares_of(spent: Iterable[Spent]) -> list[View]:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import view
+from fairlease.engine.reservations import forecast_view
 from fairlease.ledger import event as ev
 from fairlease.ledger.sqlite import SqliteStore
 from fairlease.ledger.store import Ending
@@ -100,8 +101,10 @@ class Past:
         return view.ended_status(asked.spec, asked.submitted_at, asked.ending)
 
     def row(self, asked: Asked, now: int) -> dict[str, Any]:
-        """One line of a list."""
+        """One line of a list; of a run that waits, with the forecast that was last written down."""
         resources = asked.spec.resources
+        live = self._scheduler.state.runs.get(asked.run)
+        told = None if live is None or live.foreseen is None else forecast_view(*live.foreseen)
         return {
             "name": short(asked.run),
             "namespace": split(asked.run)[0],
@@ -110,6 +113,7 @@ class Past:
             "gpuType": resources.gpu_type,
             "gpus": resources.total_gpus,
             "status": self.status(asked, now),
+            **({} if told is None else {"forecast": told}),
         }
 
     def _look_back(self, limit: int, skip: int) -> list[Asked]:
