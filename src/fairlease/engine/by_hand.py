@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
     from fairlease.engine.pack import Need
     from fairlease.engine.resolve import Choice
-    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.ledger.capacity import Domain, Pool
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 

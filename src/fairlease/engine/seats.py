@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from fairlease.engine.pack import Need
     from fairlease.engine.passage import Passage
-    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.ledger.capacity import Domain, Pool
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 

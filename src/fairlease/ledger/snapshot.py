@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlease.ledger import event as ev
-from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.durations import Kept
 from fairlease.ledger.live import Hold, Meter, RunState, Unit
+from fairlease.ledger.node import NodeState
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
 from fairlease.ledger.timers import Due, TimerKey
