@@ -10,9 +10,11 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fairlease import __version__
 from fairlease.kube.shelf import read_shelf
 from fairlease.ledger.event import decode
 from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.snapshot import readable
 from fairlease.ledger.store import Entry
 from fairlease.model.ledger_entry import EntryRole
 
@@ -83,21 +85,23 @@ async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
         return past_of(shelf.rows(sound[-1].seq), sound[-1])
 
 
-async def read_recent(api: Api) -> MemoryStore:
+async def read_recent(api: Api, archive: Archive | None = None) -> MemoryStore:
     """The store of who asks only how things stand: from the newest snapshot on, however long the past is."""
     shelf, sound = await _snapshots(api)
-    base = sound[0] if sound else None
-    rows = list(shelf.rows(0 if base is None else base.seq))
-    if base is None and rows and rows[0][0] != 1:
-        raise HistoryMissing(f"entries 1 to {rows[0][0] - 1} were archived, and no snapshot of them is sound")
-    return past_of(rows, base)
+    if sound:
+        return past_of(shelf.rows(sound[0].seq), sound[0])
+    try:
+        return past_of(await read_rows(api, archive))
+    except HistoryMissing:
+        told = f"no snapshot on the server can be read by this version of Fairlease, {__version__}"
+        raise HistoryMissing(f"{told}: use the one that the controller has") from None
 
 
 async def _snapshots(api: Api) -> tuple[Shelf, list[Snapshot]]:
-    """The entries on the server, and the snapshots that they bear out, the newest first."""
+    """The entries on the server, and the snapshots that they bear out and that this version knows, the newest first."""
     snapshots = await read_shelf(api, EntryRole.SNAPSHOT)
     shelf = await read_shelf(api, EntryRole.ENTRY)
-    return shelf, [each for each in snapshots.snapshots() if shelf.bears(each)]
+    return shelf, [each for each in snapshots.snapshots() if shelf.bears(each) and readable(each)]
 
 
 @contextmanager
