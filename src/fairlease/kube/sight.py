@@ -56,10 +56,6 @@ class Marks:
         """Whether there may be something to decide."""
         return bool(self.nodes or self.budgets or self.runs or self.reports or self.asked)
 
-    def work(self) -> bool:
-        """Whether there may be something to decide, or to write."""
-        return self.news() or bool(self.written_runs or self.written_budgets)
-
 
 class Sight:
     """The informers, what they found by run and by node, and the marks of what changed."""

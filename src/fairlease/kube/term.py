@@ -135,7 +135,7 @@ class Term:
                     self._metrics.changes.look(self._sight.runs_on)
                 if self.projector.sweeping:
                     await asyncio.sleep(0)
-                elif not self._sight.marks.work():
+                elif not self._sight.marks.news():
                     await self._sleep()
             await self._last_snapshot()
             await self._notifier.close()
