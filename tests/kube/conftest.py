@@ -129,6 +129,20 @@ def cluster(make_plane: MakePlane) -> Iterator[Plane]:
     plane.stop()
 
 
+@pytest.fixture
+def fresh(make_plane: MakePlane) -> Iterator[Plane]:
+    """A control plane of a test's own."""
+    plane = installed(make_plane)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def archive(cluster: Plane) -> Path:
+    """Where the controllers of a file put old entries, if they are told to."""
+    return cluster.folder / "archive"
+
+
 @pytest.fixture(scope="module")
 def settings() -> str:
     """What the controllers of a file are configured with; a file that wants something else says so."""

@@ -18,14 +18,10 @@ from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path, thing
 from tools.controlplane import Plane
 
+from fairlease.ledger.chain import entry_hash
 from fairlease.ledger.snapshot import FORMAT
 
 EVERY = 8
-
-
-@pytest.fixture(scope="module")
-def archive(cluster: Plane) -> Path:
-    return cluster.folder / "archive"
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +96,6 @@ def test_who_cannot_read_a_snapshot_folds_the_entries_of_the_archive_and_goes_on
 def test_who_has_no_archive_at_hand_decides_nothing_and_says_what_would_help(
     cluster: Plane, mind: Controller, archive: Path, team: Team, settings: str
 ) -> None:
-    if not mind.alive:
-        mind.start()
     archived(team, mind)
     taken_by_another(team)
     entries = len(filed(team, "Entry"))
@@ -119,3 +113,29 @@ def test_who_has_no_archive_at_hand_decides_nothing_and_says_what_would_help(
     assert "use the one that the controller has" in blind
     assert "Traceback" not in blind
     assert team.owner in admin.sees("who-pays", f"{team.namespace}/along-0", "--archive", str(archive))
+    mind.start()
+
+
+def test_what_only_a_later_version_can_have_written_is_not_decided_upon(
+    cluster: Plane, mind: Controller, team: Team, settings: str, flags: tuple[str, ...]
+) -> None:
+    assert mind.stop() == 0
+    head = max(filed(team, "Entry"), key=lambda each: int(each["spec"]["seq"]))["spec"]
+    seq, at, body = head["seq"] + 1, head["at"] + 1, b'[{"type":"SomethingNew","run":"default/x"}]'
+    entry = {**head, "seq": seq, "at": at, "prev": head["hash"], "body": body.decode(), "parts": 0}
+    entry["hash"] = entry_hash(head["hash"], seq, at, body)
+    name = f"e-{seq:012d}"
+    made = as_controller(cluster).post(path("LedgerEntry"), thing("LedgerEntry", entry, name))
+    assert made.ok, made.message
+    older = told(cluster, "older", settings, *flags).start()
+    assert older.process is not None
+    assert older.process.wait(60) != 0
+    said = older.log.read_text()
+    assert f"entry {seq} says what this version of Fairlease" in said
+    assert "Traceback" not in said
+    seen = Person(cluster, "admin", "default").sees("nodes", code=2)
+    assert f"entry {seq} says what" in seen
+    assert as_controller(cluster).delete(path("LedgerEntry", name=name)).ok
+    mind.start()
+    team.submit("after", 1)
+    team.reaches("after", "Running")

@@ -18,11 +18,6 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
-def archive(cluster: Plane) -> Path:
-    return cluster.folder / "archive"
-
-
-@pytest.fixture(scope="module")
 def settings() -> str:
     return f"snapshotEvery: {EVERY}\n"
 

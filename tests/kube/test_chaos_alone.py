@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.kube.conftest import MakePlane, installed, told
+from tests.kube.conftest import told
 from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, RUN_FOR, Controller, Team, eventually
 from tests.kube.tenancy import path, thing
@@ -19,10 +19,8 @@ DONE = ("Running", "Completed", "Failed")
 
 
 @pytest.fixture
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = installed(make_plane)
-    yield plane
-    plane.stop()
+def cluster(fresh: Plane) -> Plane:
+    return fresh
 
 
 @pytest.fixture

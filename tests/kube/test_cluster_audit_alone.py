@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.kube.conftest import CONFIG, MakePlane, installed
+from tests.kube.conftest import CONFIG
 from tests.kube.plugin import Person
 from tests.kube.stage import CONTROLLER_GROUPS, EXIT, RUN_FOR, Controller, Team, eventually
 from tests.kube.tenancy import controller as as_controller
@@ -29,10 +29,8 @@ ENTRIES = "/apis/rq.davidlangworthy.io/v1/ledgerentries"
 
 
 @pytest.fixture
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = installed(make_plane)
-    yield plane
-    plane.stop()
+def cluster(fresh: Plane) -> Plane:
+    return fresh
 
 
 @pytest.fixture

@@ -254,22 +254,11 @@ def test_a_rigid_run_without_a_spare_asks_again_and_has_its_reservation(cluster:
 # --- loans -----------------------------------------------------------------------------------------------------------------
 
 
-def lent(cluster: Plane, team: Team, **lending: object) -> Team:
-    """A lender whose money pays for the team's GPUs."""
-    lender = Team(cluster, nodes=1)
-    envelope = {
-        "name": "main", "flavor": team.flavor, "selector": {"region": "*"}, "concurrency": 16, "onExhaustion": "Drain",
-        "lending": {"allow": True, "to": [team.owner], **lending},
-    }  # fmt: skip
-    assert lender.api.patch(path("Budget", lender.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
-    assert team.api.delete(path("Budget", team.namespace, "money")).ok
-    return lender
-
-
 def test_a_lender_that_calls_its_loans_back_gives_notice_and_the_borrower_is_told(
     cluster: Plane, team: Team, editor: Person
 ) -> None:
-    lender = lent(cluster, team)
+    lender = Team(cluster, nodes=1)
+    lender.lends(team, concurrency=16, on_exhaustion="Drain", to=[team.owner])
     terms = {"allowBorrow": True, "sponsors": [lender.owner]}
     team.submit("poor", 4, pod=4, funding=terms, runtime={"checkpoint": "20s", "onPreempt": "Fail"})
     team.reaches("poor", "Running")

@@ -187,16 +187,7 @@ def test_an_owner_is_warned_before_hours_run_out_at_the_budget(team: Team) -> No
 
 def test_a_lender_is_warned_when_nearly_all_is_lent_and_sees_who_holds_it(cluster: Plane, team: Team) -> None:
     lender = Team(cluster, nodes=1)
-    lending = {"allow": True, "maxConcurrency": 4}
-    envelope = {
-        "name": "main",
-        "flavor": team.flavor,
-        "selector": {"region": "*"},
-        "concurrency": 8,
-        "lending": lending,
-    }
-    assert lender.api.patch(path("Budget", lender.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
-    assert team.api.delete(path("Budget", team.namespace, "money")).ok
+    lender.lends(team, maxConcurrency=4)
     team.submit("poor", 4, funding={"allowBorrow": True, "sponsors": [lender.owner]})
     team.reaches("poor", "Running")
     (note,) = eventually(lambda: notes(lender, "money", "LendingCapNear"))

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tests.kube.plugin import Person, bind
 from tests.kube.stage import SILENT, Controller, Team, eventually
-from tests.kube.tenancy import path
 from tests.local.mailbox import free_port
 from tools.controlplane import Plane
 
@@ -176,16 +175,7 @@ def test_a_sponsor_that_is_added_by_an_editor_starts_the_run_that_waited(
     cluster: Plane, team: Team, editor: Person
 ) -> None:
     lender = Team(cluster, nodes=1)
-    lending = {"allow": True, "to": [team.owner], "maxConcurrency": 8}
-    envelope = {
-        "name": "main",
-        "flavor": team.flavor,
-        "selector": {"region": "*"},
-        "concurrency": 8,
-        "lending": lending,
-    }
-    assert lender.api.patch(path("Budget", lender.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
-    assert team.api.delete(path("Budget", team.namespace, "money")).ok
+    lender.lends(team, to=[team.owner], maxConcurrency=8)
     team.submit("poor", 4)
     eventually(lambda: team.phase("poor") == "Pending")
     added = editor.asks("sponsors", "add", "poor", lender.owner, "--max", "4")

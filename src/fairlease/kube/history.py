@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlease import __version__
-from fairlease.kube.shelf import read_shelf
-from fairlease.ledger.event import decode
+from fairlease.kube.shelf import BrokenLedger, events_of, read_shelf
 from fairlease.ledger.memory import MemoryStore
 from fairlease.ledger.snapshot import readable
 from fairlease.ledger.store import Entry
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HistoryMissing(Exception):  # noqa: N818 - it says what is wrong
-    """Entries lie neither on the server nor in an archive that we were shown."""
+    """Entries lie neither on the server nor in an archive that we were shown, or say what we do not know."""
 
 
 async def read_rows(api: Api, archive: Archive | None = None) -> list[Row]:
@@ -62,13 +61,15 @@ def _first_gap(rows: Iterable[Row]) -> tuple[int, int] | None:
 def past_of(rows: Iterable[Row], base: Snapshot | None = None) -> MemoryStore:
     """A store that answers for entries from the first on, or from a snapshot on."""
     with _collector_asleep():
-        return MemoryStore.of(
-            (
-                Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
-                for seq, at, prev, sealed, body in rows
-            ),
-            base,
-        )
+        try:
+            return MemoryStore.of(map(_entry, rows), base)
+        except BrokenLedger as error:
+            raise HistoryMissing(str(error)) from None
+
+
+def _entry(row: Row) -> Entry:
+    seq, at, prev, sealed, _ = row
+    return Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=events_of(row))
 
 
 async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:

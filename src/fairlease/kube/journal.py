@@ -30,6 +30,7 @@ from fairlease.kube.shelf import (
     BrokenLedger,
     Filed,
     Shelf,
+    events_of,
     name_of,
     object_of,
     put_parts,
@@ -39,7 +40,7 @@ from fairlease.kube.shelf import (
     specs_of_snapshot,
 )
 from fairlease.ledger.chain import Sealed, seal, verify
-from fairlease.ledger.event import AnyEvent, decode
+from fairlease.ledger.event import AnyEvent
 from fairlease.ledger.snapshot import readable
 from fairlease.ledger.store import Conflict, Entry, Head, Snapshot
 from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
@@ -125,8 +126,9 @@ class Journal:
             raise ValueError(
                 f"a journal holds what came behind its snapshot, until it appends; not what came behind {after}"
             )
-        for seq, at, prev, sealed, body in rows:
-            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+        for row in rows:
+            seq, at, prev, sealed, _ = row
+            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=events_of(row))
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot that this version knows, whose digest is right and whose entry is in the chain, or None."""

@@ -6,15 +6,13 @@ server, or in the archive where they were moved there. So nobody has to lend a h
 
 from __future__ import annotations
 
-import gc
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fairlease.kube.archive import BadArchive
-from fairlease.kube.shelf import BrokenLedger
+from fairlease.kube.shelf import BrokenLedger, events_of
 from fairlease.ledger import snapshot
 from fairlease.ledger.chain import Row, breaks
-from fairlease.ledger.event import decode
 from fairlease.ledger.state import State
 from fairlease.ledger.store import Head, Snapshot
 
@@ -55,16 +53,11 @@ def _rows(kept: Snapshot, shelf: Shelf, archive: Archive | None) -> Iterator[Row
 
 def _folded(kept: Snapshot, rows: Iterator[Row]) -> Snapshot:
     state, head = State(), Head()
-    awake = gc.isenabled()
-    gc.disable()  # decoding makes many records and no cycles
-    try:
-        for seq, at, _, sealed, body in rows:
-            for event in decode(body):
-                state.apply(at, event)
-            head = Head(seq=seq, hash=sealed.hex(), at=at)
-    finally:
-        if awake:
-            gc.enable()
+    for row in rows:
+        seq, at, _, sealed, _ = row
+        for event in events_of(row):
+            state.apply(at, event)
+        head = Head(seq=seq, hash=sealed.hex(), at=at)
     state.settled()
     if (head.seq, head.hash) != (kept.seq, kept.hash):
         raise BadArchive(f"entry {kept.seq} is another there, or is missing")
