@@ -149,8 +149,7 @@ def test_a_tenant_on_a_spare_goes_when_the_spare_is_needed(team: Team) -> None:
     kills(team, ranks(team, "safe")["0"]["spec"]["nodeName"])
     eventually(lambda: team.closures().get("tenant-1-0") == "ReclaimedBySpare")
     eventually(lambda: [node for name, node in team.bound().items() if name.startswith("safe-1")] == [spare])
-    status = team.status("safe")
-    assert (status["phase"], status["attempt"]) == ("Running", 1)
+    assert team.reaches("safe", "Running")["attempt"] == 1
     eventually(lambda: (team.phase("tenant"), team.status("tenant")["attempt"]) == ("Pending", 2))
 
 
