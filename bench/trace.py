@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PHILLY_SECONDS = 180
 QUICK_JOBS = 1_000
 UTILISATION_LOST_MAX = 0.02
-FORECASTS = 100
+FORECASTS = 400
 """How many of those that wait are forecast in a replay, about."""
 
 

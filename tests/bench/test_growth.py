@@ -6,13 +6,16 @@ machine, however busy it is. One test looks at the clock, because a call can hid
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import pytest
 from bench.admission import Bench, Case
+from bench.forecast import full as full_of
 from bench.loop import Load, Loop
 from bench.packing import full
 from bench.swap import filled
@@ -21,6 +24,7 @@ from bench.synthetic import DOMAIN_NODES, asked, cluster, request, run_key
 from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.model.config import Config
+from fairlease.model.record import Key
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
 
@@ -182,3 +186,26 @@ def _swap(leases: int) -> int:
             assert Reason.Swap in {event.reason for event in decision.events if hasattr(event, "reason")}
 
     return calls(fail)
+
+
+def test_a_forecast_behind_thousands_costs_what_it_costs_behind_hundreds() -> None:
+    def work(pending: int) -> int:
+        scheduler = cluster(16, 10)
+        at = scheduler.state.at
+        scheduler.tick(at, cmd.Configure(Config(notice=None)))
+        for number in range(16 + pending):
+            scheduler.tick(at, asked(number, request(number % 10, 8)))
+        assert len(scheduler.state.holds) == pending
+        return calls(lambda: _forecast(scheduler, run_key(15 + pending)))
+
+    assert work(2_000) <= 1.2 * work(200)
+
+
+def test_a_round_of_forecasts_grows_with_the_logarithm_of_what_is_open() -> None:
+    few, many = (calls(partial(_forecast, full_of(leases, 50))) for leases in (100, 1_000))
+    assert many <= math.log(1_000) / math.log(100) * few
+
+
+def _forecast(scheduler: Scheduler, *runs: Key) -> None:
+    with scheduler.what_if(scheduler.state.at + 1, cmd.Forecast(runs)) as decision:
+        assert decision.events, "there was something to tell"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-THOUGHT_MAX = 10_000_000
+THOUGHT_MAX = 40_000_000
 """Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
 
 _OPTIONS: Sequence[Callable[..., Any]] = (

@@ -13,6 +13,7 @@ from fairlease.engine.pack import need_of
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import Resolution, choose, record_of
 from fairlease.engine.seats import Seats
+from fairlease.engine.sortition import Rolls
 from fairlease.ledger.event import LeasesClosed
 from fairlease.ledger.live import RunState
 from fairlease.ledger.slots import works
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
     from fairlease.engine.pack import Need
     from fairlease.engine.resolve import Choice
-    from fairlease.ledger.capacity import Domain, Pool
+    from fairlease.ledger.capacity import Pool
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -38,19 +39,27 @@ class Ground(Seats):
     """Seats as maintenance sees them: liens do not count, and cordoned nodes do."""
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need) -> None:
-        self._pool = pool
         super().__init__(state, pool, mask, need, None)
 
-    def _count(self, domain: Domain) -> int:
-        return sum(self._room(node) // self.need.size for node in domain.nodes.values() if node.bit & self.mask)
+    def _counted(self) -> dict[tuple[str, str, str], int]:
+        size, mask = self.need.size, self.mask
+        return {
+            domain.key: sum(self._room(node) // size for node in domain.nodes.values() if node.bit & mask)
+            for domain in self.pool.domains.values()
+            if domain.mask & mask
+        }
 
     def _room(self, node: NodeState) -> int:
         return node.free.bit_count() if works(node.barred) else 0
 
+    def _blocked(self, node: NodeState) -> int:
+        del node
+        return 0
+
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        here = node.domain is not None and node.domain.pool is self._pool
+        here = node.domain is not None and node.domain.pool is self.pool
         return here and node.bit & self.mask != 0 and works(node.barred)
 
 
@@ -81,7 +90,7 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     if not Empty(state, pool, mask, seats.need).fits():
         message = f"these nodes could not hold {asked.gpus} GPUs in pods and groups as asked if nothing ran on them"
         return Refusal(Reason.NeverFits, message, {})
-    found = choose(state, claim, seats, now, beacon)
+    found = choose(Rolls(state), claim, seats, now, beacon)
     if found is None:
         return _too_young(state, pool, mask, now)
     assert _frees(state, pool, mask, claim, found, now), "what is counted free is free when it is carried out"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlease.model.amount import format_instant
@@ -29,7 +30,7 @@ def conflict_digest(tokens: Iterable[Token]) -> str:
 
 def in_order(tokens: Iterable[Token]) -> list[Token]:
     """Tokens as the record lists them: by owner, then by run (code points sort as the bytes of UTF-8 do)."""
-    return sorted(tokens, key=lambda each: (each.owner, each.run))
+    return sorted(tokens, key=attrgetter("owner", "run"))
 
 
 def seed_of(reservation: str, at: int, digest: str, previous: str, beacon: str) -> str:

@@ -15,8 +15,8 @@ from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.resolve import Bench, in_order
 from fairlease.engine.seats import Seats
-from fairlease.engine.sortition import Sortition
-from fairlease.engine.victims import funded, whole
+from fairlease.engine.sortition import Rolls
+from fairlease.engine.victims import whole
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
         engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way
     )
     bench = Bench(engine.state, seats)
-    standing = funded(engine.state, claim)
-    for victim in in_order(claim, standing, bench):
+    for victim in in_order(claim, bench):
         if seats.fits():
             break
         bench.take(victim)
@@ -68,7 +67,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     if seats.fits():
         counted.leaf(1.0)
         return Odds(when, counted.chances, 0)
-    tokens = Sortition(engine.state, claim, bench.left(standing), when, "", seats).tokens
+    tokens = Rolls(engine.state).of(claim, bench.ended(), when, seats).tokens
     try:
         counted.walk(1.0, _by_owner(tokens))
     except TooMany:

@@ -165,8 +165,12 @@ class Planner:
 
     def could_ever_fit(self) -> bool:
         """Whether the run would fit on the nodes that money of its payers may be spent on, if nothing else ran."""
-        mask = _union(offer for offer in self.offers if offer.refusal is None)
+        mask = self.payable()
         return self.pool is not None and mask != 0 and fits_empty(self.pool, mask, self.least)
+
+    def payable(self) -> int:
+        """The nodes that money of its payers may be spent on, whether there is any left or not."""
+        return _union(offer for offer in self.offers if offer.refusal is None)
 
     def usable(self) -> list[Offer]:
         """The envelopes that would pay for a pod or more."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,7 @@ from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
-from fairlease.model.reservation import ReservationState, RunRef
+from fairlease.model.reservation import RunRef
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -110,7 +110,7 @@ class Rehearsal:
         mark = state.mark()
         state.teaches = False
         try:
-            running = [run for run in state.runs.values() if run.phase is Phase.RUNNING]
+            running = state.running()
             self._crowd = len(running) > CROWD
             self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
@@ -167,12 +167,16 @@ class Rehearsal:
 
         The others are in the queue like everybody; if the notice is over before their turn comes, that is when they start.
         """
-        held = sorted(self.state.holds.values(), key=lambda run: (_date(run), run.order))
-        for run in held[HOLDS_MAX:]:
-            if run.hold is not None and run.hold.cut_from is not None:
-                self._promised[run.key] = max(self.now, _date(run))
-            dropped = ev.ReservationTurned(run=run.key, state=ReservationState.CANCELED, reason=Reason.Notice)
-            self.state.apply(self.now, dropped)
+        holds = self.state.holds
+        if len(holds) <= HOLDS_MAX:
+            return
+        held = [(hold, key, run.order) for key, run in holds.items() if (hold := run.hold) is not None]
+        first = {
+            key for _, _, key in nsmallest(HOLDS_MAX, [(hold.earliest_start, order, key) for hold, key, order in held])
+        }
+        cut_for = [(hold, key) for hold, key, _ in held if hold.cut_from is not None and key not in first]
+        self._promised = {key: max(self.now, hold.earliest_start) for hold, key in cut_for}
+        self.state.pretend_reserved(first)
 
     def _keep_promises(self) -> None:
         for run, date in self._promised.items():
@@ -233,31 +237,31 @@ class Rehearsal:
             run = state.runs.get(key)
             if run is not None and run.phase is Phase.RUNNING:
                 rates.update(dict.fromkeys(_lines(run), run.width))
-        ahead = self._ahead()
-        for key in sought:
+        lines = {key: _lines(run)[run.reason in _BY_OWNER] for key in sought for run in [state.runs[key]]}
+        ahead = self._ahead(set(lines.values()))
+        for key, line in lines.items():
             run = state.runs[key]
-            line = _lines(run)[run.reason in _BY_OWNER]
-            orders, sums = ahead.get(line, ([], []))
+            orders, sums = ahead[line]
             before = bisect_left(orders, run.order) if state.queue.has(run) else len(orders)
             if rates[line]:
                 wait = now - self.now + (sums[before - 1] if before else 0) // rates[line]
                 at, early, late = (self.now + each for each in (wait, wait // FAR_OFF, wait * FAR_OFF))
                 self.starts[key] = Start(at, Reason.Predicted, None, early, late)
 
-    def _ahead(self) -> dict[Line, tuple[list[int], list[int]]]:
-        """The orders of those who stand in each line, and the GPU-milliseconds of each and all before it."""
-        found: dict[Line, list[tuple[int, int]]] = {}
+    def _ahead(self, lines: set[Line]) -> dict[Line, tuple[list[int], list[int]]]:
+        """The orders of those who stand in some lines, and the GPU-milliseconds of each and all before it."""
+        works: dict[Line, dict[int, int]] = {line: {} for line in lines}
         for shape in self.state.queue.shapes.values():
             first = shape.runs[shape.orders[0]]
-            work = first.spec.resources.total_gpus * self._lasts(first, 0).middle
             for line in _lines(first):
-                found.setdefault(line, []).extend([(order, work) for order in shape.orders])
-        for each in found.values():
-            each.sort()
-        return {
-            line: ([order for order, _ in each], list(accumulate(work for _, work in each)))
-            for line, each in found.items()
-        }
+                if line in works:
+                    work = first.spec.resources.total_gpus * self._lasts(first, 0).middle
+                    works[line].update(dict.fromkeys(shape.orders, work))
+        found = {}
+        for line, work_of in works.items():
+            orders = sorted(work_of)
+            found[line] = orders, list(accumulate(map(work_of.__getitem__, orders)))
+        return found
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
@@ -289,8 +293,3 @@ def _begun(decision: Decision) -> dict[Key, None]:
     """The runs that started in a decision, each once."""
     opened = (event for event in decision.events if isinstance(event, ev.LeasesOpened))
     return {event.run: None for event in opened if event.reason is Reason.Start}
-
-
-def _date(run: RunState) -> int:
-    assert run.hold is not None, "asked of runs with a reservation in force"
-    return run.hold.earliest_start

@@ -9,6 +9,7 @@ from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.resolve import resolve
 from fairlease.engine.seats import Seats
+from fairlease.engine.sortition import Rolls
 from fairlease.ledger.live import footprint_of
 from fairlease.model.record import short
 from fairlease.reason import Reason
@@ -39,6 +40,7 @@ class Remedies:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._rolls = Rolls(engine.state)
         self._known: dict[bytes, Lack] = {}
         self._counts: dict[tuple[str, Footprint, int], int] = {}
         self._looks = 0
@@ -62,7 +64,8 @@ class Remedies:
         scope = spec.resources.gpu_type + (f" in {place}" if place else "")
         if near:
             due = hold.cut_from is not None
-            found = resolve(engine.state, engine.family, run, when, 0, due=due, beacon=engine.beacon)
+            state, family = engine.state, engine.family
+            found = resolve(state, family, run, when, 0, due=due, beacon=engine.beacon, rolls=self._rolls)
             if found is not None:
                 return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
         lacking = self._lacking(run, when)

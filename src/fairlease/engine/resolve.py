@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.seats import Seats
-from fairlease.engine.sortition import Sortition
+from fairlease.engine.sortition import Rolls, Sortition
 from fairlease.engine.victims import Victim, free_riders, funded, spares, widths_of
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.record import split
@@ -43,16 +43,25 @@ class Resolution(NamedTuple):
 
 
 def resolve(
-    state: State, family: Family, claim: RunState, now: int, width: int, *, due: bool, beacon: str = ""
+    state: State,
+    family: Family,
+    claim: RunState,
+    now: int,
+    width: int,
+    *,
+    due: bool,
+    beacon: str = "",
+    rolls: Rolls | None = None,
 ) -> Resolution | None:
     """Who must give way so that the claim starts wider than `width` (0: at all); None where cutting does not help.
 
-    Only where its reservation is `due` does funded work give way, and then only for the claim's narrowest width.
+    Only where its reservation is `due` does funded work give way, and then only for the claim's narrowest width. Who asks
+    several times over one state hands in the same `rolls`.
     """
     planner = Planner(state, family, claim, now)
     found = _at_once(planner, family, width)
     if found is None and due:
-        found = _by_right(planner, family, beacon)
+        found = _by_right(planner, rolls or Rolls(state), family, beacon)
     return found
 
 
@@ -63,7 +72,7 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
     state, claim, now = planner.state, planner.run, planner.now
     reach, funded = planner.reach(), planner.affordable()
     standing = [victim for victim in free_riders(state, claim) if _touches(state, victim, reach)]
-    if not standing:
+    if not standing or not _could_serve(planner, standing):
         return None
     width_without = partial(_width, state, family, claim, now, funded)
     target = width_without(_together(standing))
@@ -82,6 +91,19 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
     pool = state.capacity.pools[claim.spec.resources.gpu_type]
     short = (Shortage(group=0, gpus=max(0, target - pool.idle)),)
     return Resolution(_record(planner, short, [each.run for each in standing], chosen, None), chosen, funded)
+
+
+def _could_serve(planner: Planner, standing: list[Victim]) -> bool:
+    """Whether the claim's narrowest width would fit if all of them were gone, by counting: where it says no, no plan says yes.
+
+    While work without a claim runs, all who wait are tried again and again, mostly in vain: a trial for each would be dear.
+    """
+    if planner.pool is None:
+        return False
+    runs = planner.state.runs
+    seats = Seats(planner.state, planner.pool, planner.payable(), planner.least, planner.way)
+    seats.change((runs[each.run].leases[name] for each in _together(standing) for name in each.names), 1)
+    return seats.fits()
 
 
 def _together(victims: list[Victim]) -> list[Victim]:
@@ -143,10 +165,9 @@ class Bench:
             found[victim.run] = found.get(victim.run, frozenset()) | victim.groups
         return found
 
-    def left(self, standing: list[RunState]) -> list[RunState]:
-        """Those of some runs that have not been taken whole: who goes already is not drawn as well."""
-        ended = {victim.run for victim, _ in self.taken if victim.whole}
-        return [run for run in standing if run.key not in ended]
+    def ended(self) -> frozenset[Key]:
+        """The runs that have been taken whole: who goes already is not drawn as well."""
+        return frozenset(victim.run for victim, _ in self.taken if victim.whole)
 
     def give_back(self) -> list[Victim]:
         """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay."""
@@ -198,34 +219,33 @@ class Choice(NamedTuple):
     lottery: Lottery | None
 
 
-def _by_right(planner: Planner, family: Family, beacon: str) -> Resolution | None:
+def _by_right(planner: Planner, rolls: Rolls, family: Family, beacon: str) -> Resolution | None:
     state, claim = planner.state, planner.run
     if planner.pool is None:
         return None
     need = need_of(claim.spec, least_width(claim.spec))
-    found = choose(state, claim, Seats(state, planner.pool, planner.reach(), need, planner.way), planner.now, beacon)
+    found = choose(rolls, claim, Seats(state, planner.pool, planner.reach(), need, planner.way), planner.now, beacon)
     if found is not None and not _serves(planner, family, found.victims):
-        found = choose(state, claim, PaidSeats(planner, family, need), planner.now, beacon)
+        found = choose(rolls, claim, PaidSeats(planner, family, need), planner.now, beacon)
     if found is None:
         return None
     record = _record(planner, found.short, found.conflict, found.victims, found.lottery)
     return Resolution(record, found.victims, planner.affordable())
 
 
-def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -> Choice | None:
+def choose(rolls: Rolls, claim: RunState, seats: Seats, now: int, beacon: str) -> Choice | None:
     """Class by class, then by lot, until `seats` have room; then all that proves unneeded is given back. None: it is not enough."""
     short = tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
-    bench = Bench(state, seats)
+    bench = Bench(rolls.state, seats)
     conflict: list[Key] = []
-    standing = funded(state, claim)
-    for victim in in_order(claim, standing, bench):
+    for victim in in_order(claim, bench):
         if seats.fits():
             break
         if bench.take(victim):
             conflict.append(victim.run)
     sortition = None
     if not seats.fits():
-        sortition = Sortition(state, claim, bench.left(standing), now, beacon, seats)
+        sortition = Sortition(rolls.state, claim, rolls.of(claim, bench.ended(), now, seats), now, beacon)
         for victim in sortition.drawn():
             bench.take(victim)
             if seats.fits():
@@ -238,9 +258,10 @@ def choose(state: State, claim: RunState, seats: Seats, now: int, beacon: str) -
     return Choice(short, conflict, chosen, lottery)
 
 
-def in_order(claim: RunState, standing: list[RunState], bench: Bench) -> Iterator[Victim]:
+def in_order(claim: RunState, bench: Bench) -> Iterator[Victim]:
     """Everyone who gives way without a draw, class by class; what a class leaves of a run is what the next one finds."""
     yield from free_riders(bench.state, claim)
+    standing = funded(bench.state, claim)
     yield from spares(standing)
     yield from widths_of(standing, bench.groups())
 

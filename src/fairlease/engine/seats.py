@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.pack import Need
     from fairlease.engine.passage import Passage
-    from fairlease.ledger.capacity import Domain, Pool
+    from fairlease.ledger.capacity import Pool
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -31,22 +31,32 @@ class Seats:
         self.need = need
         self.mask = mask
         self.rooms: dict[str, int] = {}
-        self.pods: dict[tuple[str, str, str], int] = {}
         self.passage = passage
         self._gone: dict[tuple[str, Role], int] = {}
         self.first = need.pods if need.together else need.blocks[0].pods
         self.wanted = 1 if need.together else need.blocks[0].groups
         self.rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
-        for domain in pool.domains.values():
-            if domain.mask & mask:
-                self.pods[domain.key] = self._count(domain)
+        self.pods = self._counted()
         self.groups = sum(pods // self.first for pods in self.pods.values())
 
-    def _count(self, domain: Domain) -> int:
-        size = self.need.size
-        if domain.mask & self.mask == domain.mask and not domain.liened:
-            return domain.pods(size)
-        return sum(self._room(node) // size for node in domain.nodes.values() if node.bit & self.mask)
+    def _counted(self) -> dict[tuple[str, str, str], int]:
+        """Pods that fit now, by domain; where there is no room for any, it need not say so.
+
+        Domains are found by their holes, and what a passage opens by the nodes that have free slots under a lien: on a full
+        cluster that is next to nothing, however large it is.
+        """
+        pool, mask, size, found = self.pool, self.mask, self.need.size, dict[tuple[str, str, str], int]()
+        for domain in pool.by_hole(size):
+            inside = domain.mask & mask
+            if inside == domain.mask:
+                found[domain.key] = domain.pods(size)
+            elif inside:
+                found[domain.key] = sum(node.room // size for node in domain.nodes.values() if node.bit & mask)
+        for node in pool.tense if self.passage is not None else ():
+            if node.bit & mask and node.domain is not None:
+                gain = self._room(node) // size - node.room // size
+                found[node.domain.key] = found.get(node.domain.key, 0) + gain
+        return found
 
     def room(self, node: NodeState) -> int:
         """GPUs that the need could use on a node now."""
@@ -76,20 +86,25 @@ class Seats:
             self.rooms[lease.node] = after
             gained = after // size - room // size
             if gained:
-                pods = self.pods[key]
+                pods = self.pods.get(key, 0)
                 self.pods[key] = pods + gained
                 self.groups += (pods + gained) // first - pods // first
 
+    def _blocked(self, node: NodeState) -> int:
+        """The slots of a node that are under liens which the need may not pass: they are of no use to it, free or not."""
+        return node.lien if self.passage is None or not node.lien else self.passage.blocked(node)
+
     def _freed(self, node: NodeState, lease: Lease, sign: int) -> int:
         """GPUs that come free with a lease: a spare and its tenant share slots, which are free when both are gone."""
+        blocked = self._blocked(node)
         if lease.role is Role.ACTIVE:
-            return len(lease.slots)
+            return (bits_of(lease.slots) & ~blocked).bit_count() if blocked else len(lease.slots)
         bits = bits_of(lease.slots)
         tenant = lease.role is Role.BORROWED
         other, held = (Role.SPARE, node.spare) if tenant else (Role.BORROWED, node.tenant)
         mine = (lease.node, lease.role)
         self._gone[mine] = self._gone.get(mine, 0) | bits if sign > 0 else self._gone.get(mine, 0) & ~bits
-        return (bits & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
+        return (bits & ~blocked & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
 
     def fits(self) -> bool:
         """Whether the need would fit now."""

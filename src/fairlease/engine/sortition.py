@@ -6,7 +6,8 @@ drawn, nor is work that could not help: that which lies outside the domains wher
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
 from fairlease.engine.victims import Victim, whole
@@ -15,30 +16,72 @@ from fairlease.model.reservation import Draw, Lottery, Token
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from fairlease.engine.seats import Seats
+    from fairlease.ledger.capacity import Domain
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
 
 
+class Roll(NamedTuple):
+    """Who stands in a lottery, in order, and the digest of it; alike for whoever may draw those that began by `since`, or later.
+
+    From `until` on it would be others.
+    """
+
+    tokens: list[Token]
+    digest: str
+    since: int
+    until: int
+
+
+class Rolls:
+    """The rolls of all lotteries that are thought through over one state: alike for most claims, and all that runs is in them."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._known: dict[tuple[object, ...], Roll] = {}
+
+    def of(self, claim: RunState, ended: frozenset[Key], now: int, seats: Seats) -> Roll:
+        """Who could be drawn for a claim, besides those that have `ended` already."""
+        # Who starts at this instant is not drawn at it: others were cut for it.
+        oldest, flavor = now - max(self.state.config.min_runtime, 1), claim.spec.resources.gpu_type
+        apart = ended.union(claim.displaced_by)
+        least = min(seats.first, seats.rest or seats.first)
+        kind = (flavor, apart, seats.mask, seats.need.size, least)
+        found = self._known.get(kind)
+        if found is None or not found.since <= oldest < found.until:
+            found = self._known[kind] = self._called(flavor, apart, oldest, _helpful(seats, least))
+        return found
+
+    def _called(self, flavor: str, apart: Collection[Key], started_by: int, helpful: set[Domain]) -> Roll:
+        """All with a claim that started in time and have a pod in one of some domains, in one look at what runs."""
+        nodes, tokens, since, until = self.state.capacity.nodes, list[Token](), 0, sys.maxsize
+        for key, run in self.state.claimants.get(flavor, {}).items():
+            started = run.started_at or 0
+            if started > started_by:
+                until = min(until, started)
+                continue
+            since = max(since, started)
+            if key in apart:
+                continue
+            for lease in run.leases.values():
+                if nodes[lease.node].domain in helpful:
+                    gpus = run.width + run.spare_gpus
+                    tokens.append(Token(owner=run.spec.owner, run=key, attempt=run.attempt, gpus=gpus))
+                    break
+        tokens = lottery.in_order(tokens)
+        return Roll(tokens, lottery.conflict_digest(tokens), since, until)
+
+
 class Sortition:
     """One lottery: its tokens, its seed and its draws so far."""
 
-    def __init__(
-        self, state: State, claim: RunState, standing: list[RunState], now: int, beacon: str, seats: Seats
-    ) -> None:
+    def __init__(self, state: State, claim: RunState, roll: Roll, now: int, beacon: str) -> None:
         self.state = state
-        old = now - max(
-            state.config.min_runtime, 1
-        )  # who starts at this instant is not drawn at it: others were cut for it
-        helpful = _helpful([run for run in standing if (run.started_at or 0) <= old], seats)
-        self.tokens = lottery.in_order(
-            Token(owner=run.spec.owner, run=run.key, attempt=run.attempt, gpus=run.width + run.spare_gpus)
-            for run in helpful
-        )
-        self.digest = lottery.conflict_digest(self.tokens)
+        self.tokens, self.digest = roll.tokens, roll.digest
         name = "" if claim.hold is None else f"{split(claim.key)[0]}/{claim.hold.name}"
         self.seed = lottery.seed_of(name, now, self.digest, state.last_outcome, beacon)
         self.beacon = beacon
@@ -64,9 +107,8 @@ class Sortition:
         )
 
 
-def _helpful(runs: list[RunState], seats: Seats) -> list[RunState]:
-    """Runs with a pod in a domain that could hold one of the claim's groups if nothing ran there."""
-    least = min(seats.first, seats.rest or seats.first)
-    domains, nodes = seats.pool.domains, seats.nodes
-    good = {domains[key] for key in seats.pods if domains[key].pods_when_empty(seats.need.size) >= least}
-    return [run for run in runs if any(nodes[lease.node].domain in good for lease in run.leases.values())]
+def _helpful(seats: Seats, least: int) -> set[Domain]:
+    """The domains that could hold one of the claim's groups, of so many pods at `least`, if nothing ran there."""
+    size, mask = seats.need.size, seats.mask
+    inside = (domain for domain in seats.pool.domains.values() if domain.mask & mask)
+    return {domain for domain in inside if domain.pods_when_empty(size) >= least}

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine.elastic import shed, steps
 from fairlease.model.lease import Fund, Role
 from fairlease.model.record import Key
-from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -79,14 +78,10 @@ def _groups(run: RunState, going: frozenset[int], reason: Reason) -> Victim:
 
 def funded(state: State, claim: RunState) -> list[RunState]:
     """Running work of the claim's flavor that has a claim of its own, save what displaced the claim in a draw before."""
-    flavor, running = claim.spec.resources.gpu_type, Phase.RUNNING
-    found = []
-    for run in state.runs.values():
-        spec = run.spec
-        stands = run.phase is running and spec.resources.gpu_type == flavor and not spec.opportunistic
-        if stands and run.key not in claim.displaced_by:
-            found.append(run)
-    return found
+    standing = state.claimants.get(claim.spec.resources.gpu_type, {})
+    if not claim.displaced_by:
+        return list(standing.values())
+    return [run for key, run in standing.items() if key not in claim.displaced_by]
 
 
 def spares(standing: list[RunState]) -> list[Victim]:

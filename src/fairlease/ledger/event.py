@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import json
 
 import msgspec
 
@@ -333,5 +332,4 @@ def decode(body: bytes) -> tuple[AnyEvent, ...]:
 
 def digest(record: Record) -> str:
     """SHA-256 of a record as its object shows it: JSON with sorted keys, no spaces, in UTF-8. By it outcomes are chained."""
-    text = json.dumps(write(record), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_encoder.encode(write(record))).hexdigest()

@@ -216,7 +216,12 @@ def derived(state: State) -> dict[str, object]:
         "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
         "timers": sorted(state.timers.times.items()),
         "loans": state.loans.all(),
-        "work": (sorted(state.opportunistic), sorted(state.overdrawn.items()), state.open_leases),
+        "work": (
+            sorted(run.key for run in state.running()),
+            sorted(state.opportunistic),
+            sorted(state.overdrawn.items()),
+            state.open_leases,
+        ),
     }
 
 

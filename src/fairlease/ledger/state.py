@@ -196,8 +196,7 @@ class State(World):
         self._set("orders", self.orders + 1)
         self._timer(Due.DEADLINE, (run.key,), None)
         self._regrow(run)
-        if run.key in self.opportunistic:
-            self.undo.pop(self.opportunistic, run.key)
+        self._stop(run)
         run.not_before = event.not_before
         self._enqueue(run) if run.not_before is None else self._rest(run)
 
@@ -223,8 +222,7 @@ class State(World):
         self._regrow(run)
         self._timer(Due.DEADLINE, (event.run,), None)
         self._start_by(run, None)
-        if event.run in self.opportunistic:
-            self.undo.pop(self.opportunistic, event.run)
+        self._stop(run)
         if event.phase is Phase.COMPLETED:
             for follower in list(self.queue.following.get(event.run, {}).values()):
                 self.undo.pop(self.queue.following[event.run], follower.key)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class Due(enum.IntEnum):
@@ -48,6 +52,14 @@ class Timers:
                 self._heap = [(time, timer) for timer, time in self.times.items()]
                 heapify(self._heap)
         return before
+
+    def only(self, due: Due, kept: Collection[tuple[str, ...]]) -> Timers:
+        """The same, but of one kind only those `kept`: cheaper than to drop thousands one by one."""
+        found = Timers()
+        found.times = {key: time for key, time in self.times.items() if key[0] is not due or key[1] in kept}
+        found._heap = [(time, key) for key, time in found.times.items()]
+        heapify(found._heap)
+        return found
 
     def next(self) -> int | None:
         """The time of the earliest timer."""

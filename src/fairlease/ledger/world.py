@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fairlease.ledger.account import Account, AccountId
 from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.ground import Ground
-from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Unit
+from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.loans import Loans
 from fairlease.ledger.node import NodeState
 from fairlease.ledger.timers import Due
@@ -49,6 +49,8 @@ class World(Ground):
         self.ended: dict[Key, str] = {}
         self.queue = Queue()
         self.holds: dict[Key, RunState] = {}
+        self.claimants: dict[str, dict[Key, RunState]] = {}
+        """By flavor: what runs and has a claim to its GPUs; `opportunistic` is what runs without."""
         self.opportunistic: dict[Key, RunState] = {}
         self.overdrawn: dict[Unit, int | None] = {}
         self.durations = Durations()
@@ -186,8 +188,7 @@ class World(Ground):
             self._ask(run) if run.not_before is None else self._rest(run)
             return
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
-        if run.spec.opportunistic:
-            self.opportunistic[run.key] = run
+        self._running(run)[run.key] = run
         for unit, ends in overdrawn.items():
             run.overdrawn[unit] = self.overdrawn[unit] = ends
             self._timer(Due.DRAIN, tuple(map(str, unit)), ends)
@@ -255,6 +256,25 @@ class World(Ground):
             del place[run.order]
             self.undo.later(place.__setitem__, run.order, run)
 
+    def pretend_reserved(self, kept: Iterable[Key]) -> None:
+        """Inside a trial: see the reservations as if only those `kept` were in force; the others, be they thousands, go at once."""
+        assert self.undo.recording, "only a trial may pretend"
+        holds = {each: self.holds[each] for each in kept}
+        gone = [run for run in self.holds.values() if run.key not in holds]
+        standings = Standings()
+        for run in holds.values():
+            if run.hold is not None:
+                standings.of(run.spec.resources.gpu_type, run.hold)[run.order] = run
+        self._set("holds", holds)
+        self._set("standings", standings)
+        self._set("timers", self.timers.only(Due.RESERVATION, {(each,) for each in holds}))
+        self.undo.later(_put_back, gone, [run.hold for run in gone])
+        for run in gone:
+            if run.hold is not None and run.hold.lien:
+                for name in run.hold.lien:
+                    self._lien(run.key, name, 0)
+            run.hold = None
+
     def _lien(self, run: Key, name: str, slots: int) -> None:
         state = self.capacity.nodes.get(name)
         if state is None or state.liens.get(run, 0) == slots:
@@ -278,8 +298,23 @@ class World(Ground):
         run.deadline = None if limit is None else self.at + limit
         self._timer(Due.DEADLINE, (run.key,), run.deadline)
         self._start_by(run, None)
-        if run.spec.opportunistic:
-            self.undo.put(self.opportunistic, run.key, run)
+        self.undo.put(self._running(run), run.key, run)
+
+    def _running(self, run: RunState) -> dict[Key, RunState]:
+        """Where a run is listed while it runs."""
+        return (
+            self.opportunistic if run.spec.opportunistic else self.claimants.setdefault(run.spec.resources.gpu_type, {})
+        )
+
+    def _stop(self, run: RunState) -> None:
+        """A run runs no more, if it did."""
+        running = self._running(run)
+        if run.key in running:
+            self.undo.pop(running, run.key)
+
+    def running(self) -> list[RunState]:
+        """All that runs, in no order."""
+        return [run for runs in (*self.claimants.values(), self.opportunistic) for run in runs.values()]
 
     def _occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
         """Take the slots of leases, or give them back."""
@@ -387,3 +422,8 @@ class World(Ground):
             if run.unit(lease) == unit and lease.role is not Role.SPARE:
                 self._classify(run, account, lease, -lease.gpus, overdrawn=not overdrawn)
                 self._classify(run, account, lease, lease.gpus, overdrawn=overdrawn)
+
+
+def _put_back(runs: list[RunState], holds: list[Hold | None]) -> None:
+    for run, hold in zip(runs, holds, strict=True):
+        run.hold = hold

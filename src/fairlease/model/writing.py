@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fairlease.model import amount
-from fairlease.model.record import Record, Unit
+from fairlease.model.record import Key, Record, Unit
 
 Write: TypeAlias = Callable[[Any], Any]
 
@@ -51,6 +51,13 @@ def _default(field: msgspec.structs.FieldInfo) -> object:
     return field.default
 
 
+def _plain(kind: Any) -> bool:  # noqa: ANN401 - a type hint, as below
+    """Whether the values of a record's fields are written as they are, all of them: then a lottery's thousands are at once."""
+    if not (isinstance(kind, type) and issubclass(kind, Record)):
+        return False
+    return all(field.required and field.type in (str, int, bool, Key) for field in msgspec.structs.fields(kind))
+
+
 def _writer(hint: Any) -> Write:  # noqa: ANN401 - a type hint is of no one type
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
@@ -58,6 +65,8 @@ def _writer(hint: Any) -> Write:  # noqa: ANN401 - a type hint is of no one type
     if origin in (typing.Union, types.UnionType):
         return _writer(next(each for each in arguments if each is not type(None)))
     if origin is tuple:
+        if _plain(arguments[0]):
+            return lambda values: msgspec.to_builtins(list(values))
         item = _writer(arguments[0])
         return lambda values: [item(each) for each in values]
     if origin is dict:

@@ -39,8 +39,8 @@ FORECAST_RUNS_MAX = 200
 """Living runs up to which whoever begins to wait is forecast at once."""
 
 FORECAST_SHARE = 8
-"""In a larger world, how many may wait for each tick since the last round. A round costs about as much as an eighth of that many
-ticks, so that a film of thousands spends no more on forecasts than on what happens."""
+"""In a larger world, how many may live for each tick since the last round. A round looks at all that wait or run, and costs no more
+than an eighth of that many ticks, so that a film of thousands spends no more on forecasts than on what happens."""
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
         if seq == self._forecast_seq or not (state.queue or state.queue.resting):
             return
         waiting = forecast.waiting(state)
-        if len(state.runs) > FORECAST_RUNS_MAX and not looked_at and self._ticks * FORECAST_SHARE < len(waiting):
+        if len(state.runs) > FORECAST_RUNS_MAX and not looked_at and self._ticks * FORECAST_SHARE < len(state.runs):
             return
         self._ticks = 0
         if self.now - self._forecast_at >= FORECAST_EVERY:
