@@ -2,6 +2,9 @@
 
 All tests of this folder share one control plane, in which Fairlease's objects are installed, and each takes a namespace of its
 own. A test that maltreats a server makes one for itself (`make_plane`), in a file called `…_alone.py`: those run on any worker.
+
+Tests of the controller have a cluster for each file (`cluster`), a controller in it (`mind`), told what the file's own `settings`
+and `flags` say, and each a team of its own (`team`).
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kube.tenancy import RBAC, bound_namespace, everything, grant, thing
+from tests.kube.stage import Controller, Team, eventually
+from tests.kube.tenancy import RBAC, bound_namespace, everything, grant, path, thing
 from tests.model.rows import LEASE, RUN
 from tools.controlplane import Api, Missing, Plane, ensure
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config"
 
 
 MakePlane = Callable[..., Plane]
@@ -52,7 +57,7 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory, binaries: dict[str, Pat
 def plane(make_plane: MakePlane) -> Plane:
     """The shared control plane, with kwok, the controllers, and everything in `config/`."""
     plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(ROOT / "config"))
+    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
     _wait_for_rules(plane)
     return plane
 
@@ -104,3 +109,71 @@ def elsewhere(plane: Plane) -> str:
 def mallory(plane: Plane, home: str, elsewhere: str) -> Api:
     assert home != elsewhere
     return plane.api("mallory")
+
+
+# --- a cluster with a controller in it -------------------------------------------------------------------------------------
+
+
+def installed(make_plane: MakePlane, *, scheduler: bool = False) -> Plane:
+    """A control plane with everything in `config/`, for a controller to live in."""
+    plane = make_plane(kwok=True, controllers=True, scheduler=scheduler)
+    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
+    return plane
+
+
+@pytest.fixture(scope="module")
+def cluster(make_plane: MakePlane) -> Iterator[Plane]:
+    """A control plane of a file's own."""
+    plane = installed(make_plane)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture
+def fresh(make_plane: MakePlane) -> Iterator[Plane]:
+    """A control plane of a test's own."""
+    plane = installed(make_plane)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def archive(cluster: Plane) -> Path:
+    """Where the controllers of a file put old entries, if they are told to."""
+    return cluster.folder / "archive"
+
+
+@pytest.fixture(scope="module")
+def settings() -> str:
+    """What the controllers of a file are configured with; a file that wants something else says so."""
+    return ""
+
+
+@pytest.fixture(scope="module")
+def flags() -> tuple[str, ...]:
+    """What else they are told."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def mind(cluster: Plane, settings: str, flags: tuple[str, ...]) -> Iterator[Controller]:
+    """The controller."""
+    controller = told(cluster, "one", settings, *flags).start()
+    yield controller
+    controller.kill()
+
+
+def told(cluster: Plane, name: str, settings: str, *flags: str) -> Controller:
+    """A controller with its configuration, not started yet."""
+    file = cluster.folder / "settings.yaml"
+    file.write_text(settings)
+    return Controller(cluster, name, "--config", str(file), *flags)
+
+
+@pytest.fixture
+def team(cluster: Plane, mind: Controller) -> Team:
+    """A team whose money is known to the controller."""
+    assert mind.alive, mind.log.read_text()[-2_000:]
+    team = Team(cluster)
+    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body.get("status"))
+    return team

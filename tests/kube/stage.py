@@ -117,6 +117,15 @@ class Team:
         envelope = {"name": "main", "flavor": self.flavor, "selector": {"region": "*"}, "concurrency": concurrency}
         self.make("Budget", {"owner": self.owner, "envelopes": [envelope]}, "money")
 
+    def lends(self, other: Team, *, concurrency: int = 8, on_exhaustion: str = "Hold", **lending: object) -> None:
+        """Pay with this team's money for the other's GPUs, and leave the other nothing of its own."""
+        envelope = {
+            "name": "main", "flavor": other.flavor, "selector": {"region": "*"}, "concurrency": concurrency,
+            "onExhaustion": on_exhaustion, "lending": {"allow": True, **lending},
+        }  # fmt: skip
+        assert self.api.patch(path("Budget", self.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
+        assert self.api.delete(path("Budget", other.namespace, "money")).ok
+
     def make(self, kind: str, spec: dict[str, Any], name: str) -> dict[str, Any]:
         made = self.api.post(path(kind, self.namespace), thing(kind, spec, name))
         assert made.ok, made.message

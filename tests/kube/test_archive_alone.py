@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, Controller, Team, eventually
 from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path
 from tools.controlplane import Plane
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
 EVERY = 12
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
+def settings() -> str:
+    return f"snapshotEvery: {EVERY}\n"
 
 
 @pytest.fixture(scope="module")
-def archive(cluster: Plane) -> Path:
-    return cluster.folder / "archive"
-
-
-@pytest.fixture(scope="module")
-def mind(cluster: Plane, archive: Path) -> Iterator[Controller]:
-    settings = cluster.folder / "settings.yaml"
-    settings.write_text(f"snapshotEvery: {EVERY}\n")
-    controller = Controller(cluster, "one", "--config", str(settings), "--archive", str(archive)).start()
-    yield controller
-    controller.kill()
-
-
-@pytest.fixture
-def team(cluster: Plane, mind: Controller) -> Team:
-    assert mind.alive, mind.log.read_text()[-2_000:]
-    return Team(cluster)
+def flags(archive: Path) -> tuple[str, ...]:
+    return ("--archive", str(archive))
 
 
 def live_along(team: Team, name: str, times: int) -> None:

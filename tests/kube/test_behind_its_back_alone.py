@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kube.conftest import MakePlane
 from tests.kube.stage import SILENT, Controller, Team, audited, eventually
+from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path, pod, thing
 from tools.controlplane import Plane
 
 from fairlease.kube.names import RUN
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
-
 
 @pytest.fixture(scope="module")
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
-
-
-@pytest.fixture(scope="module")
-def mind(cluster: Plane) -> Iterator[Controller]:
-    settings = cluster.folder / "settings.yaml"
-    settings.write_text("nodeDebounce: 2s\n")
-    controller = Controller(cluster, "one", "--config", str(settings)).start()
-    yield controller
-    controller.kill()
-
-
-@pytest.fixture
-def team(cluster: Plane, mind: Controller) -> Team:
-    assert mind.alive, mind.log.read_text()[-2_000:]
-    return Team(cluster)
+def settings() -> str:
+    return "nodeDebounce: 2s\n"
 
 
 def pods_of(team: Team, run: str) -> dict[str, str]:
@@ -54,6 +32,65 @@ def _run(each: dict[str, Any]) -> str:
 def say_ready(team: Team, node: str, status: str) -> None:
     condition = {"type": "Ready", "status": status, "reason": "Test", "message": "", "lastHeartbeatTime": None}
     assert team.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}}).ok
+
+
+# --- objects -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_deleted_by_hand_is_the_failure_of_its_run(team: Team) -> None:
+    team.submit("hurt", 4, runtime={"retries": 1})
+    team.reaches("hurt", "Running")
+    team.api.delete(f"/api/v1/namespaces/{team.namespace}/pods/hurt-1-2")
+    eventually(lambda: team.status("hurt").get("attempt") == 2 and team.phase("hurt") == "Running")
+    eventually(lambda: len([name for name in team.bound() if name.startswith("hurt-2")]) == 4)
+    assert set(team.closures().values()) == {"Fail"}
+    eventually(lambda: not [name for name in team.pods() if name.startswith("hurt-1")])
+
+
+def test_a_lease_deleted_by_an_administrator_is_written_again(team: Team) -> None:
+    team.submit("kept", 2)
+    team.reaches("kept", "Running")
+    before = eventually(lambda: team.leases().get("kept-1-1"))
+    assert team.api.delete(path("Lease", team.namespace, "kept-1-1")).ok
+    after = eventually(lambda: team.leases().get("kept-1-1"))
+    assert after["spec"] == before["spec"]
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+def test_a_status_that_was_overwritten_is_restored(team: Team, cluster: Plane) -> None:
+    team.submit("true", 2)
+    status = team.reaches("true", "Running")
+    lie = {
+        "status": {**status, "phase": "Completed", "width": {**status["width"], "allocated": 77}, "message": "a lie"}
+    }
+    answer = as_controller(cluster).patch(path("Run", team.namespace, "true", "status"), lie)
+    assert answer.ok, answer.message
+    eventually(lambda: team.phase("true") == "Running", within_s=10)
+    restored = team.status("true")
+    assert restored["width"]["allocated"] == 2
+    assert "message" not in restored
+    answer = as_controller(cluster).patch(path("Budget", team.namespace, "money", "status"), {"status": {"usage": []}})
+    assert answer.ok, answer.message
+    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body["status"].get("usage"), within_s=10)
+
+
+def test_a_service_that_was_deleted_comes_back(team: Team) -> None:
+    team.submit("found", 2)
+    team.reaches("found", "Running")
+    where = f"/api/v1/namespaces/{team.namespace}/services/run-found"
+    uid = team.api.get(where).body["metadata"]["uid"]
+    assert team.api.delete(where).ok
+    eventually(lambda: team.api.get(where).body.get("metadata", {}).get("uid", uid) != uid)
+
+
+def test_what_stands_for_good_cannot_be_edited_and_what_may_change_does(team: Team) -> None:
+    team.submit("fixed", 2)
+    team.reaches("fixed", "Running")
+    said = team.api.patch(path("Run", team.namespace, "fixed"), {"spec": {"resources": {"totalGPUs": 4}}})
+    assert (said.ok, "spec.resources: of a Run only" in said.message) == (False, True)
+    assert team.api.patch(path("Run", team.namespace, "fixed"), {"spec": {"funding": {"maxBorrowGPUs": 1}}}).ok
+    eventually(lambda: team.status("fixed")["observedGeneration"] == 2)
+    assert len(team.bound()) == 2
 
 
 # --- names -----------------------------------------------------------------------------------------------------------------

@@ -6,35 +6,28 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from tests.kube.conftest import MakePlane
+from tests.kube.conftest import told
 from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, RUN_FOR, Controller, Team, eventually
 from tests.kube.tenancy import path, thing
 from tools.controlplane import Plane
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
 STEPS = 24
 DONE = ("Running", "Completed", "Failed")
 
 
 @pytest.fixture
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
+def cluster(fresh: Plane) -> Plane:
+    return fresh
 
 
 @pytest.fixture
 def minds(cluster: Plane) -> Iterator[list[Controller]]:
     """Two controllers at once, which fold their ledger away as they go."""
-    settings = cluster.folder / "settings.yaml"
-    settings.write_text("snapshotEvery: 20\nnodeDebounce: 2s\n")
-    flags = ("--config", str(settings), "--archive", str(cluster.folder / "archive"))
-    both = [Controller(cluster, name, *flags).start() for name in ("one", "two")]
+    settings, archive = "snapshotEvery: 20\nnodeDebounce: 2s\n", str(cluster.folder / "archive")
+    both = [told(cluster, name, settings, "--archive", archive).start() for name in ("one", "two")]
     yield both
     for each in both:
         each.kill()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.kube.conftest import MakePlane
+from tests.kube.conftest import CONFIG
 from tests.kube.plugin import Person
 from tests.kube.stage import CONTROLLER_GROUPS, EXIT, RUN_FOR, Controller, Team, eventually
 from tests.kube.tenancy import controller as as_controller
@@ -25,16 +25,12 @@ from fairlease.kube.kubeconfig import find_access
 from fairlease.kube.policy import CONTROLLER
 from fairlease.scheduler import Decider
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
 ENTRIES = "/apis/rq.davidlangworthy.io/v1/ledgerentries"
 
 
 @pytest.fixture
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
+def cluster(fresh: Plane) -> Plane:
+    return fresh
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.builders import EPOCH, History, a_node, cell
 from tests.kube.conftest import MakePlane
@@ -26,6 +27,7 @@ from fairlease.ledger import snapshot as snapshots
 from fairlease.ledger.audit import scan
 from fairlease.ledger.chain import seal
 from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.state import State
 from fairlease.ledger.store import Conflict, Entry, Head, LeaseQuery, Snapshot
 from fairlease.model.record import key
 from fairlease.reason import Reason
@@ -81,7 +83,10 @@ def nodes(count: int) -> tuple[ev.AnyEvent, ...]:
     return tuple(ev.NodeSet(node=a_node(f"node-{number}-ü")) for number in range(count))
 
 
-def a_snapshot(head: Head, body: bytes) -> Snapshot:
+def a_snapshot(head: Head, more: bytes, **said: object) -> Snapshot:
+    """A snapshot that can be read, as long as somebody likes; `said` makes it one of another version."""
+    frozen = msgspec.msgpack.decode(snapshots.freeze(State()))
+    body = msgspec.msgpack.encode({**frozen, **said, "more": more})
     return Snapshot(seq=head.seq, hash=head.hash, at=head.at, digest=sha256(body).hexdigest(), body=body)
 
 

@@ -5,37 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person, bind, environment, kubelet
-from tests.kube.stage import EXIT, RUN_FOR, Controller, Team, eventually
+from tests.kube.stage import EXIT, RUN_FOR, Team, eventually
 from tests.kube.tenancy import path
 from tests.model.tables import table
 from tools.controlplane import Plane
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
 SOON = {EXIT: "0", RUN_FOR: "1s"}
-
-
-@pytest.fixture(scope="module")
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    controller = Controller(plane, "one").start()
-    yield plane
-    controller.kill()
-    plane.stop()
-
-
-@pytest.fixture
-def team(cluster: Plane) -> Team:
-    """A team whose money the controller has seen."""
-    team = Team(cluster)
-    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body.get("status"))
-    return team
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.kube.conftest import MakePlane
+from tests.kube.conftest import CONFIG
 from tests.kube.plugin import Person, bind
 from tests.kube.stage import Controller, Team, audited, eventually
 from tests.kube.tenancy import path
@@ -22,7 +21,6 @@ from tools.controlplane import Plane
 
 from fairlease.model.amount import parse_instant
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
 STRANGER = CONFIG.parent / "docs" / "verify_lottery.py"
 SETTINGS = """
 notice: 30s
@@ -42,28 +40,8 @@ def mailbox() -> Iterator[Mailbox]:
 
 
 @pytest.fixture(scope="module")
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
-
-
-@pytest.fixture(scope="module")
-def mind(cluster: Plane, mailbox: Mailbox) -> Iterator[Controller]:
-    settings = cluster.folder / "settings.yaml"
-    settings.write_text(SETTINGS.format(port=mailbox.port))
-    controller = Controller(cluster, "one", "--config", str(settings)).start()
-    yield controller
-    controller.kill()
-
-
-@pytest.fixture
-def team(cluster: Plane, mind: Controller) -> Team:
-    assert mind.alive, mind.log.read_text()[-2_000:]
-    team = Team(cluster)
-    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body.get("status"))
-    return team
+def settings(mailbox: Mailbox) -> str:
+    return SETTINGS.format(port=mailbox.port)
 
 
 def onlooker(cluster: Plane, team: Team) -> Person:
@@ -209,16 +187,7 @@ def test_an_owner_is_warned_before_hours_run_out_at_the_budget(team: Team) -> No
 
 def test_a_lender_is_warned_when_nearly_all_is_lent_and_sees_who_holds_it(cluster: Plane, team: Team) -> None:
     lender = Team(cluster, nodes=1)
-    lending = {"allow": True, "maxConcurrency": 4}
-    envelope = {
-        "name": "main",
-        "flavor": team.flavor,
-        "selector": {"region": "*"},
-        "concurrency": 8,
-        "lending": lending,
-    }
-    assert lender.api.patch(path("Budget", lender.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
-    assert team.api.delete(path("Budget", team.namespace, "money")).ok
+    lender.lends(team, maxConcurrency=4)
     team.submit("poor", 4, funding={"allowBorrow": True, "sponsors": [lender.owner]})
     team.reaches("poor", "Running")
     (note,) = eventually(lambda: notes(lender, "money", "LendingCapNear"))

@@ -4,48 +4,26 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kube.conftest import MakePlane
 from tests.kube.plugin import Person, bind
 from tests.kube.stage import SILENT, Controller, Team, eventually
-from tests.kube.tenancy import path
 from tests.local.mailbox import free_port
 from tools.controlplane import Plane
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
-SETTINGS = "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\n"
 PORT = free_port()
 ELASTIC = {"minTotalGPUs": 4, "maxTotalGPUs": 16, "stepGPUs": 4, "desiredTotalGPUs": 8}
 
 
 @pytest.fixture(scope="module")
-def cluster(make_plane: MakePlane) -> Iterator[Plane]:
-    plane = make_plane(kwok=True, controllers=True)
-    plane.kubectl("apply", "--server-side", "-k", str(CONFIG))
-    yield plane
-    plane.stop()
+def settings() -> str:
+    return "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\n"
 
 
 @pytest.fixture(scope="module")
-def mind(cluster: Plane) -> Iterator[Controller]:
-    settings = cluster.folder / "settings.yaml"
-    settings.write_text(SETTINGS)
-    flags = ("--config", str(settings), "--metrics-port", str(PORT))
-    controller = Controller(cluster, "one", *flags).start()
-    yield controller
-    controller.kill()
-
-
-@pytest.fixture
-def team(cluster: Plane, mind: Controller) -> Team:
-    assert mind.alive, mind.log.read_text()[-2_000:]
-    team = Team(cluster)
-    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body.get("status"))
-    return team
+def flags() -> tuple[str, ...]:
+    return ("--metrics-port", str(PORT))
 
 
 @pytest.fixture
@@ -197,16 +175,7 @@ def test_a_sponsor_that_is_added_by_an_editor_starts_the_run_that_waited(
     cluster: Plane, team: Team, editor: Person
 ) -> None:
     lender = Team(cluster, nodes=1)
-    lending = {"allow": True, "to": [team.owner], "maxConcurrency": 8}
-    envelope = {
-        "name": "main",
-        "flavor": team.flavor,
-        "selector": {"region": "*"},
-        "concurrency": 8,
-        "lending": lending,
-    }
-    assert lender.api.patch(path("Budget", lender.namespace, "money"), {"spec": {"envelopes": [envelope]}}).ok
-    assert team.api.delete(path("Budget", team.namespace, "money")).ok
+    lender.lends(team, to=[team.owner], maxConcurrency=8)
     team.submit("poor", 4)
     eventually(lambda: team.phase("poor") == "Pending")
     added = editor.asks("sponsors", "add", "poor", lender.owner, "--max", "4")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
 import structlog
 
+from fairlease.kube.connection import ApiError, Status
+from fairlease.kube.http import Unreachable
 from fairlease.kube.lanes import Lane, Part, Target
-from fairlease.kube.writer import Made, Writer
+from fairlease.kube.writer import MOST_S, PASSING_S, Made, Writer
 from fairlease.ledger.state import State
 from fairlease.model.record import Key
 from fairlease.theatre.metrics import CLUSTER, Metrics
@@ -61,3 +64,51 @@ def test_a_status_is_not_written_between_the_making_of_a_pod_and_its_binding() -
         return over
 
     assert asyncio.run(act()) == ["made", "bound", "status"]
+
+
+@pytest.mark.parametrize(
+    ("error", "most_s"),
+    [
+        (Unreachable("nobody is there", sent=False), PASSING_S),
+        (ApiError(503, Status(message="starting")), PASSING_S),
+        (ApiError(500, Status(message="etcdserver: request timed out")), PASSING_S),
+        (ApiError(422, Status(message="invalid")), MOST_S),
+    ],
+    ids=["nobody is there", "starting", "etcd", "invalid"],
+)
+def test_who_could_not_be_reached_is_asked_again_soon_and_who_refused_ever_more_slowly(
+    error: Exception, most_s: float
+) -> None:
+    async def act() -> float:
+        loop, target = asyncio.get_running_loop(), Target("runs", "team/run")
+        tried = asyncio.Event()
+        writer = Writer(lambda _: tried.set(), Metrics(State(), CLUSTER), structlog.get_logger())
+        writer.start()
+
+        async def fail() -> None:
+            raise error
+
+        for _ in range(12):
+            tried.clear()
+            if target in writer.failed:
+                writer.failed[target] = writer.failed[target]._replace(again_at=0.0)
+            assert writer.write(Lane.PODS, Part(Key("team/run"), "pods"), target, fail)
+            await tried.wait()
+        pause_s = writer.failed[target].again_at - loop.time()
+        await writer.stop()
+        return pause_s
+
+    assert asyncio.run(act()) == pytest.approx(most_s, abs=1.0)
+
+
+def test_what_could_not_even_be_said_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlease.kube.writer.MOST_S", 0.01)
+
+    async def act() -> Part:
+        again: asyncio.Future[Part] = asyncio.get_running_loop().create_future()
+        writer = Writer(again.set_result, Metrics(State(), CLUSTER), structlog.get_logger())
+        writer.fault(Key("team/run"), "runs")
+        async with asyncio.timeout(5):
+            return await again
+
+    assert asyncio.run(act()) == Part(Key("team/run"), "runs")

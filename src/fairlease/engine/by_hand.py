@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
     from fairlease.engine.pack import Need
     from fairlease.engine.resolve import Choice
-    from fairlease.ledger.capacity import NodeState, Pool
+    from fairlease.ledger.capacity import Pool
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 

@@ -14,7 +14,8 @@ from fairlease.engine.outlook import GUESSED, NEVER
 
 if TYPE_CHECKING:
     from fairlease.engine.outlook import Outlook, Pod, Rank, Slot
-    from fairlease.ledger.capacity import Domain, NodeState
+    from fairlease.ledger.capacity import Domain
+    from fairlease.ledger.node import NodeState
 
 REMEMBERED_MAX = 65_536
 """Nodes that a horizon remembers."""

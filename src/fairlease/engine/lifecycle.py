@@ -17,7 +17,7 @@ from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.reservation import ReservationState
-from fairlease.model.run import Phase
+from fairlease.model.run import Phase, RunSpec
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
         return gone(engine, command.run)
     elastic, wanted = run.spec.malleable, command.desired
     if elastic is None:
-        total = run.spec.resources.total_gpus
-        return _refuse(Reason.InvalidRequest, f"{short(run.key)} is rigid: it is {total} GPUs wide or does not run")
+        return _refuse(Reason.InvalidRequest, rigid(run.key, run.spec))
     if wanted not in elastic.grid:
         nearest = " and ".join(str(width) for width in nearest_widths(elastic, wanted))
         told = f"{wanted} GPUs are not on the step grid of {short(run.key)}; nearest: {nearest}"
@@ -103,6 +102,11 @@ def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
         if names:
             engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=Reason.Shrink))
     return None
+
+
+def rigid(run: Key, spec: RunSpec) -> str:
+    """Why a run that is not elastic gets no other width."""
+    return f"{short(run)} is rigid: it is {spec.resources.total_gpus} GPUs wide or does not run"
 
 
 def _set_funding(engine: Engine, command: cmd.SetFunding) -> Refusal | None:

@@ -17,8 +17,8 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
-    from fairlease.ledger.capacity import NodeState
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.node import NodeState
 
 Berths = list[tuple[tuple[int, ...], Role]]
 """Places for one pod each on a node: idle slots first, then spares'."""

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from fairlease.engine.horizon import Horizon
     from fairlease.engine.pack import Need
-    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.ledger.capacity import Domain, Pool
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlease.engine.passage import Passage
-    from fairlease.ledger.capacity import Domain, NodeState, Pool
+    from fairlease.ledger.capacity import Domain, Pool
+    from fairlease.ledger.node import NodeState
     from fairlease.model.run import RunSpec
 
 Batch = list[tuple[int, tuple[int, int]]]

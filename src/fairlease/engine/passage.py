@@ -14,8 +14,9 @@ from fairlease.model.run import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlease.ledger.capacity import NodeState, Pool
+    from fairlease.ledger.capacity import Pool
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.cover import Offer, Purse
     from fairlease.engine.pack import Spot
-    from fairlease.ledger.capacity import NodeState
+    from fairlease.ledger.node import NodeState
 
 Tried = set[int] | frozenset[int]
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from fairlease.engine.pack import Batch, Packer
     from fairlease.engine.payment import Kind, Payment
-    from fairlease.ledger.capacity import Domain, NodeState
+    from fairlease.ledger.capacity import Domain
+    from fairlease.ledger.node import NodeState
 
 TRIES_MAX = 2_000
 """Placements of one batch that are tried in all: some tens of milliseconds."""

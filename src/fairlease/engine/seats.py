@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from fairlease.engine.pack import Need
     from fairlease.engine.passage import Passage
-    from fairlease.ledger.capacity import NodeState, Pool
+    from fairlease.ledger.capacity import Pool
+    from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 

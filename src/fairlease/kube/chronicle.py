@@ -16,12 +16,12 @@ from fairlease.ledger.derive import closure_of, runs_of
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.store import Ending, LeaseQuery, LeaseRow
 from fairlease.model.amount import format_instant
-from fairlease.model.lease import Lease
+from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, key, split
 from fairlease.model.reservation import ReservationState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from fairlease.ledger.live import Hold
     from fairlease.ledger.state import State
@@ -53,10 +53,18 @@ class Resolved(NamedTuple):
 
 
 class Touched(NamedTuple):
-    """Whose objects an entry changed."""
+    """Whose objects an entry changed; and the nodes where work moved in on a spare, or out: its placeholder goes, or comes back."""
 
     runs: set[Key]
     budgets: set[Key]
+    hosts: set[str]
+
+    def take(self, leases: Iterable[Lease]) -> None:
+        """These were opened, or closed."""
+        for lease in leases:
+            self.budgets.add(lease.payer.budget)
+            if lease.role is Role.BORROWED:
+                self.hosts.add(lease.node)
 
 
 class Chronicle:
@@ -91,7 +99,7 @@ class Chronicle:
 
     def follow(self, entry: Entry) -> Touched:
         """Take in one entry; says whose objects it changed."""
-        touched = Touched(set(), set())
+        touched = Touched(set(), set(), set())
         for event in entry.events:
             touched.runs.update(runs_of(event))
             if isinstance(event, ev.RunSubmitted):
@@ -99,10 +107,9 @@ class Chronicle:
             elif isinstance(event, ev.DesiredSet | ev.FundingSet):
                 self._respecified(event)
             elif isinstance(event, ev.LeasesOpened):
-                self._opened(event, entry.at)
-                touched.budgets.update(payer.budget for payer in event.payers)
+                touched.take(self._opened(event, entry.at))
             elif isinstance(event, ev.LeasesClosed):
-                touched.budgets.update(self._closed(event, entry.at))
+                touched.take(self._closed(event, entry.at))
             elif isinstance(event, ev.RunEnded):
                 self._ended(event, entry)
             elif isinstance(
@@ -153,21 +160,22 @@ class Chronicle:
             if known is not None:
                 known.take(at, ev.Forecasted(runs=(each,)))
 
-    def _opened(self, event: ev.LeasesOpened, at: int) -> None:
+    def _opened(self, event: ev.LeasesOpened, at: int) -> Sequence[Lease]:
         opened = leases_of(event, self._asked[event.run][0], at, self._serial)
         self._open.setdefault(event.run, {}).update((lease.name, lease) for lease in opened)
         self._serial += len(event.cells)
         if event.run in self.reservations:
             self.reservations[event.run].take(at, event)
+        return opened
 
-    def _closed(self, event: ev.LeasesClosed, at: int) -> set[Key]:
+    def _closed(self, event: ev.LeasesClosed, at: int) -> Sequence[Lease]:
         held = self._open.get(event.run, {})
         status = {"closed": True, "endTime": format_instant(at), "closureReason": closure_of(event)}
         leases = [held.pop(name) for name in event.names or tuple(held)]
         if leases:
             written = self.closed.setdefault(event.run, {})
             written.update((lease.name, Closed(status, lease)) for lease in leases)
-        return {lease.payer.budget for lease in leases}
+        return leases
 
     def _ended(self, event: ev.RunEnded, entry: Entry) -> None:
         self._open.pop(event.run, None)

@@ -109,6 +109,11 @@ class ApiError(Exception):
             self.code == HTTPStatus.INTERNAL_SERVER_ERROR and any(each in self.message for each in _ETCD_FAILED)
         )
 
+    @property
+    def passing(self) -> bool:
+        """It says nothing about what was asked for: the server is not itself, or did not do it in time."""
+        return self.transient or self.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+
 
 class ListMeta(msgspec.Struct, rename="camel"):
     """Where a list stands, and how it goes on."""

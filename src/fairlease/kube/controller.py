@@ -142,6 +142,8 @@ class Controller:
         await self.sight.synced()
         self._term = term = Term(self._api, journal, self.sight, self.settings, self.metrics, self.log, self._archive)
         head = term.decider.head
+        if journal.rebuilt:
+            self.log.warning("another version took the snapshots; the entries were folded instead")
         self.log.info("decides", seq=head.seq, hash=head.hash)
         if self._stopping.is_set():
             return

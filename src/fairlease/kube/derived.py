@@ -75,7 +75,7 @@ class Derived:
     async def present(self) -> Scheduler:
         """The state that the entries fold to, for questions about now; read once."""
         if self._now_known is None:
-            self._now_known = Scheduler(await read_recent(self._api))
+            self._now_known = Scheduler(await read_recent(self._api, self._archive))
         return self._now_known
 
     async def _ledger(self) -> tuple[Scheduler, Past]:

@@ -117,7 +117,7 @@ class Gangs:
             self.rendezvous.forget(name)
         for pod in list(pods.values()):
             lease = None if run is None else run.leases.get(pod.metadata.name)
-            if lease is None or self._stale(lease, pod):
+            if lease is None or self._stale(lease, pod) or _forsaken(pod):
                 self._delete(pod, part)
         if (
             run is None
@@ -232,9 +232,10 @@ class Gangs:
         return pod is not None and not pod.node and not pod.leaving
 
     def _delete(self, pod: PodSeen, part: Part) -> None:
-        """A pod without a lease goes; one that is over may stay, for its log. Where its node is no more, nobody waits for it."""
+        """A pod without a lease goes; one that is over may stay, for its log. Where no kubelet will ever end it, nobody waits."""
         node = self._state.capacity.nodes.get(pod.node)
-        lost = bool(pod.node) and (pod.node not in self._sight.nodes.objects or (node is not None and node.failed))
+        gone = bool(pod.node) and (pod.node not in self._sight.nodes.objects or (node is not None and node.failed))
+        lost = gone or _forsaken(pod)
         if (pod.over and pod.metadata.labels.get(ROLE) != Role.SPARE.value) or (pod.leaving and not lost):
             return
 
@@ -247,6 +248,11 @@ class Gangs:
                     raise
 
         self._writer.write(Lane.PODS, part, Target(PODS.plural, f"{pod.metadata.key} deleted"), act)
+
+
+def _forsaken(pod: PodSeen) -> bool:
+    """Whether a pod was deleted, is on no node, and is there all the same: the API server died in the middle of deleting it."""
+    return pod.leaving and not pod.node
 
 
 def _gangs_of(run: RunState) -> list[Gang]:

@@ -10,9 +10,10 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fairlease.kube.shelf import read_shelf
-from fairlease.ledger.event import decode
+from fairlease import __version__
+from fairlease.kube.shelf import BrokenLedger, events_of, read_shelf
 from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.snapshot import readable
 from fairlease.ledger.store import Entry
 from fairlease.model.ledger_entry import EntryRole
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HistoryMissing(Exception):  # noqa: N818 - it says what is wrong
-    """Entries lie neither on the server nor in an archive that we were shown."""
+    """Entries lie neither on the server nor in an archive that we were shown, or say what we do not know."""
 
 
 async def read_rows(api: Api, archive: Archive | None = None) -> list[Row]:
@@ -60,13 +61,15 @@ def _first_gap(rows: Iterable[Row]) -> tuple[int, int] | None:
 def past_of(rows: Iterable[Row], base: Snapshot | None = None) -> MemoryStore:
     """A store that answers for entries from the first on, or from a snapshot on."""
     with _collector_asleep():
-        return MemoryStore.of(
-            (
-                Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
-                for seq, at, prev, sealed, body in rows
-            ),
-            base,
-        )
+        try:
+            return MemoryStore.of(map(_entry, rows), base)
+        except BrokenLedger as error:
+            raise HistoryMissing(str(error)) from None
+
+
+def _entry(row: Row) -> Entry:
+    seq, at, prev, sealed, _ = row
+    return Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=events_of(row))
 
 
 async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
@@ -83,21 +86,23 @@ async def read_past(api: Api, archive: Archive | None = None) -> MemoryStore:
         return past_of(shelf.rows(sound[-1].seq), sound[-1])
 
 
-async def read_recent(api: Api) -> MemoryStore:
+async def read_recent(api: Api, archive: Archive | None = None) -> MemoryStore:
     """The store of who asks only how things stand: from the newest snapshot on, however long the past is."""
     shelf, sound = await _snapshots(api)
-    base = sound[0] if sound else None
-    rows = list(shelf.rows(0 if base is None else base.seq))
-    if base is None and rows and rows[0][0] != 1:
-        raise HistoryMissing(f"entries 1 to {rows[0][0] - 1} were archived, and no snapshot of them is sound")
-    return past_of(rows, base)
+    if sound:
+        return past_of(shelf.rows(sound[0].seq), sound[0])
+    try:
+        return past_of(await read_rows(api, archive))
+    except HistoryMissing:
+        told = f"no snapshot on the server can be read by this version of Fairlease, {__version__}"
+        raise HistoryMissing(f"{told}: use the one that the controller has") from None
 
 
 async def _snapshots(api: Api) -> tuple[Shelf, list[Snapshot]]:
-    """The entries on the server, and the snapshots that they bear out, the newest first."""
+    """The entries on the server, and the snapshots that they bear out and that this version knows, the newest first."""
     snapshots = await read_shelf(api, EntryRole.SNAPSHOT)
     shelf = await read_shelf(api, EntryRole.ENTRY)
-    return shelf, [each for each in snapshots.snapshots() if shelf.bears(each)]
+    return shelf, [each for each in snapshots.snapshots() if shelf.bears(each) and readable(each)]
 
 
 @contextmanager

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.kube.connection import Api, ApiError, backoff
 from fairlease.kube.http import Unreachable
+from fairlease.kube.rebuild import rebuilt
 from fairlease.kube.resource import LEDGER_ENTRIES
 from fairlease.kube.shelf import (
     BrokenLedger,
     Filed,
     Shelf,
+    events_of,
     name_of,
     object_of,
     put_parts,
@@ -38,7 +40,8 @@ from fairlease.kube.shelf import (
     specs_of_snapshot,
 )
 from fairlease.ledger.chain import Sealed, seal, verify
-from fairlease.ledger.event import AnyEvent, decode
+from fairlease.ledger.event import AnyEvent
+from fairlease.ledger.snapshot import readable
 from fairlease.ledger.store import Conflict, Entry, Head, Snapshot
 from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
 
@@ -61,12 +64,16 @@ class Tidied(NamedTuple):
 class Journal:
     """The ledger of the controller that leads. `open` it when leadership is won; one task appends at a time."""
 
-    def __init__(self, api: Api, shelf: Shelf, snapshots: Shelf, archive: Archive | None, writer: str | None) -> None:
+    def __init__(
+        self, api: Api, shelf: Shelf, snapshots: list[Snapshot], archive: Archive | None, writer: str | None
+    ) -> None:
         self.writer = writer or f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
         self.waiting_since: float | None = None
         self._api = api
         self._archive = archive
-        self._snapshots = {each.seq: each for each in snapshots.snapshots() if shelf.bears(each)}
+        self.rebuilt = False
+        """Whether no snapshot could be read, and the newest was made again from the entries."""
+        self._snapshots = {each.seq: each for each in snapshots}
         base = self.latest_snapshot()
         start = Head() if base is None else Head(seq=base.seq, hash=base.hash, at=base.at)
         rows = list(shelf.rows(start.seq))
@@ -83,7 +90,7 @@ class Journal:
 
     @classmethod
     async def open(cls, api: Api, *, archive: Archive | None = None, writer: str | None = None) -> Journal:
-        """Read the newest snapshot and what came later; raises `BrokenLedger` where that is no chain.
+        """Read the newest snapshot that this version knows, and what came later; raises `BrokenLedger` where that is no chain.
 
         A second look is taken first: between the two lists another, who leads no longer and does not know it, may have tidied.
         """
@@ -95,7 +102,15 @@ class Journal:
     @classmethod
     async def _read_all(cls, api: Api, archive: Archive | None, writer: str | None) -> Journal:
         snapshots = await read_shelf(api, EntryRole.SNAPSHOT)
-        return cls(api, await read_shelf(api, EntryRole.ENTRY), snapshots, archive, writer)
+        entries = await read_shelf(api, EntryRole.ENTRY)
+        sound = [each for each in snapshots.snapshots() if entries.bears(each)]
+        known = await asyncio.to_thread(lambda: [each for each in sound if readable(each)])
+        if sound and not known:
+            made = await asyncio.to_thread(rebuilt, sound[0], entries, archive)
+            journal = cls(api, entries, [made], archive, writer)
+            journal.rebuilt = True
+            return journal
+        return cls(api, entries, known, archive, writer)
 
     def head(self) -> Head:
         """The last entry that we read or wrote."""
@@ -111,11 +126,12 @@ class Journal:
             raise ValueError(
                 f"a journal holds what came behind its snapshot, until it appends; not what came behind {after}"
             )
-        for seq, at, prev, sealed, body in rows:
-            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+        for row in rows:
+            seq, at, prev, sealed, _ = row
+            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=events_of(row))
 
     def latest_snapshot(self) -> Snapshot | None:
-        """The newest snapshot whose digest is right and whose entry is in the chain, or None."""
+        """The newest snapshot that this version knows, whose digest is right and whose entry is in the chain, or None."""
         return self._snapshots[max(self._snapshots)] if self._snapshots else None
 
     # --- append ------------------------------------------------------------------------------------------------------

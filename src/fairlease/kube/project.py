@@ -21,7 +21,7 @@ from fairlease.kube.chronicle import Chronicle, Closed, lease_key, lease_spec
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import Gangs
 from fairlease.kube.lanes import Lane, Part, Target
-from fairlease.kube.names import ATTEMPT, FINALIZER, NODE, ROLE, label_value, run_of
+from fairlease.kube.names import ATTEMPT, NODE, ROLE, label_value, run_of
 from fairlease.kube.pods import marks_of
 from fairlease.kube.resource import (
     BUDGETS,
@@ -39,6 +39,7 @@ from fairlease.kube.scribe import Scribe
 from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.tidings import Crier, happening
 from fairlease.kube.writer import Writer
+from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.writing import write
@@ -107,6 +108,9 @@ class Projector:
         marks = self._sight.marks
         marks.written_runs |= touched.runs
         marks.written_budgets |= touched.budgets
+        nodes = self._decider.state.capacity.nodes
+        for host in touched.hosts & nodes.keys():
+            marks.written_runs |= {lease.run for lease in nodes[host].leases.values() if lease.role is Role.SPARE}
         for tiding in self._crier.tell(entry, self._sight.uid_of):
             self._scribe.create(Lane.EVENTS, _TIDINGS, EVENTS, tiding.namespace, tiding.name, tiding.body)
 
@@ -234,25 +238,11 @@ class Projector:
 
     def _finalizer(self, name: Key, run: RunState | None, seen: OwnSeen) -> None:
         """A Run stays until its leases are closed and its pods are gone; nobody else's finalizers are touched."""
-        meta = seen.metadata
-        there, leaving = FINALIZER in meta.finalizers, meta.deletion_timestamp is not None
-        if leaving and there and run is None and not self.gangs.alive(name):
-            kept = [each for each in meta.finalizers if each != FINALIZER]
-        elif run is not None and not there and not leaving:
-            kept = [*meta.finalizers, FINALIZER]
-        else:
-            return
-        body = {"metadata": {"resourceVersion": meta.resource_version, "finalizers": kept}}
-        target = Target("finalizers", name)
-        self.writer.write(Lane.STATUS, Part(name, STATUS_PART), target, lambda: self._patched(RUNS, name, body))
-
-    async def _patched(self, what: Resource, name: Key, body: Body) -> None:
-        namespace, short_name = split(name)
-        try:
-            await self._api.patch(what, short_name, body, namespace)
-        except ApiError as error:
-            if not (error.not_found or error.conflict):  # it changed since we looked: it is looked at again
-                raise
+        leaving = seen.metadata.deletion_timestamp is not None
+        if run is not None and not leaving:
+            self._scribe.finalize(Part(name, STATUS_PART), seen, stays=True)
+        elif run is None and leaving and not self.gangs.alive(name):
+            self._scribe.finalize(Part(name, STATUS_PART), seen, stays=False)
 
     # --- leases ----------------------------------------------------------------------------------------------------------
 

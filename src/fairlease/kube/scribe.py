@@ -11,9 +11,10 @@ from fairlease.kube import reports
 from fairlease.kube.connection import ApiError
 from fairlease.kube.gangs import TERMINATING
 from fairlease.kube.lanes import Lane, Part, Target
-from fairlease.kube.resource import LEASES, Resource
+from fairlease.kube.names import FINALIZER
+from fairlease.kube.resource import LEASES, RUNS, Resource, Seen
 from fairlease.kube.sight import Sight, made_key
-from fairlease.model.record import key
+from fairlease.model.record import Key, key
 
 if TYPE_CHECKING:
     from fairlease.kube.connection import Api
@@ -86,6 +87,38 @@ class Scribe:
             self._made.add(str(target))
 
         self._writer.write(Lane.STATUS, part, target, act)
+
+    def finalize(self, part: Part, seen: OwnSeen, *, stays: bool) -> None:
+        """Put our finalizer on a Run, or take it off. It is an operation on that list alone.
+
+        So a status that is written at the same time is no reason to begin anew. What was written is not written again before the
+        server has told of it: of an object whose last finalizer went, it tells that it is gone.
+        """
+        meta, name = seen.metadata, Key(seen.metadata.key)
+        if stays == (FINALIZER in meta.finalizers) or self._sight.finalized.get(name) is not None:
+            return
+        if stays:
+            place, before = "/metadata/finalizers", list(meta.finalizers)
+            change: list[Body] = [
+                {"op": "test", "path": place, "value": before or None},
+                {"op": "add", "path": place, "value": [*before, FINALIZER]},
+            ]
+        else:
+            place = f"/metadata/finalizers/{meta.finalizers.index(FINALIZER)}"
+            change = [{"op": "test", "path": place, "value": FINALIZER}, {"op": "remove", "path": place}]
+        operations = [{"op": "test", "path": "/metadata/uid", "value": meta.uid}, *change]
+
+        async def act() -> None:
+            try:
+                answer = await self._api.patch(RUNS, meta.name, operations, meta.namespace)
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return
+            version = msgspec.json.decode(answer, type=Seen).metadata.resource_version
+            self._sight.finalized.add(name, version=version if stays else "")
+
+        self._writer.write(Lane.STATUS, part, Target("finalizers", name), act)
 
     def create(self, lane: Lane, part: Part, what: Resource, namespace: str, name: str, body: Body) -> None:
         """Have an object made."""

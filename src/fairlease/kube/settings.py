@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from fairlease.engine.notice import Kind
 from fairlease.kube.policy import NAMESPACE
 from fairlease.model import rules
-from fairlease.model.amount import HOUR, MINUTE, SECOND
+from fairlease.model.amount import MINUTE, SECOND
 from fairlease.model.config import Config
-from fairlease.model.document import Findings, load, read_file
+from fairlease.model.document import read_file
 from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
 from fairlease.scheduler import SNAPSHOT_EVERY
 from fairlease.theatre.backoff import a_backoff
+from fairlease.theatre.settings import PORT_MAX, a_grace, read_both
 from fairlease.theatre.webhook import web_address
-
-PORT_MAX = 65_535
-GRACE_MAX = HOUR
 
 
 class Notify(Record, frozen=True, kw_only=True):
@@ -74,17 +70,13 @@ def _port(value: int) -> str | None:
     return None if 0 < value <= PORT_MAX else f"expected a port from 1 to {PORT_MAX}"
 
 
-def _grace(value: int) -> str | None:
-    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
-
-
 _CLUSTER = Reader(
     {
         Cluster: {
             "pause_image": rules.not_empty,
             "master_port": _port,
-            "max_grace": _grace,
-            "opportunistic_grace": _grace,
+            "max_grace": a_grace,
+            "opportunistic_grace": a_grace,
             "snapshot_every": rules.more_than_nothing,
             "retry_backoff": a_backoff,
         },
@@ -99,19 +91,4 @@ def read_settings(path: str | Path | None) -> tuple[Config, Cluster]:
     if path is None:
         return Config(), Cluster()
     text, source = read_file(path)
-    findings = Findings(text, source)
-    documents = load(text, source)
-    for extra in documents[1:]:
-        findings.add(extra.trail, "a configuration is one document; remove the others")
-    raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
-    policy_keys = _keys(Config)
-    policy = rules.CHECKED.read(Config, {key: raw[key] for key in raw if key in policy_keys}, trail, findings)
-    cluster = _CLUSTER.read(Cluster, raw, trail, findings, beside=policy_keys)
-    findings.settle()
-    assert policy is not None, "what is wrong was found"
-    assert cluster is not None, "what is wrong was found"
-    return policy, cluster
-
-
-def _keys(kind: type[Record]) -> tuple[str, ...]:
-    return tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    return read_both(text, source, Cluster, _CLUSTER)

@@ -16,9 +16,11 @@ from hashlib import sha256
 
 import msgspec
 
+from fairlease import __version__
 from fairlease.kube.connection import Api, ApiError
 from fairlease.kube.resource import LEDGER_ENTRIES, Meta
 from fairlease.ledger.chain import Row, Sealed
+from fairlease.ledger.event import AnyEvent, decode
 from fairlease.ledger.store import GENESIS, Snapshot
 from fairlease.model.ledger_entry import EntryRole, LedgerEntrySpec
 
@@ -34,6 +36,15 @@ class BrokenLedger(Exception):  # noqa: N818 - it says what is wrong
 
 class Torn(BrokenLedger):
     """An entry or a snapshot is there, and not whole: a part is missing."""
+
+
+def events_of(row: Row) -> tuple[AnyEvent, ...]:
+    """What an entry says; raises `BrokenLedger` where this version does not know all of it."""
+    try:
+        return decode(row[4])
+    except msgspec.ValidationError as error:
+        told = f"entry {row[0]} says what this version of Fairlease, {__version__}, does not know ({error})"
+        raise BrokenLedger(f"{told}: a later one wrote it. Use that one") from None
 
 
 class Filed(msgspec.Struct, frozen=True):

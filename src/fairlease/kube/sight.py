@@ -75,6 +75,7 @@ class Sight:
         self.runs = Informer(api, RUNS, OwnSeen, self._on_run)
         self.pods = Informer(api, PODS, PodSeen, self._on_pod, labels=RUN)
         self.made_pods = Made(self.pods.passed)
+        self.finalized = Made(self.runs.passed)
         self.services = Informer(api, SERVICES, Seen, partial(self._on_projected, SERVICES), labels=RUN)
         # Of what is over, nobody needs a copy: a closed lease leaves the watch as if it were deleted.
         self.leases = Informer(api, LEASES, Seen, partial(self._on_projected, LEASES), fields="status.closed!=true")
@@ -174,6 +175,8 @@ class Sight:
             )
         if news:
             self.marks.runs.add(name)
+        if change.what is What.DELETED:
+            self.finalized.seen(name)
         self.marks.written_runs.add(name)
         self.wake.set()
 

@@ -94,7 +94,9 @@ class Term:
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
         self._not_before = 0.0
-        self._saved = (since, 0)
+        self._since = since
+        self._saved = (since - settings.cluster.snapshot_every if journal.rebuilt else since, 0)
+        """The entry of the last snapshot that the next start can read, and the bytes behind it; without one, one is due at once."""
         self._due: _Due | None = None
         self._compare_at = self._snapshot_at = 0.0
         self._refresh = Refresh(FORECAST_S)
@@ -116,7 +118,7 @@ class Term:
         """Decide until told to stop. Raises `Conflict` where another has appended."""
         self.projector.writer.start()
         try:
-            await self._notifier.open(self._journal.entries(self._saved[0]))
+            await self._notifier.open(self._journal.entries(self._since))
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()

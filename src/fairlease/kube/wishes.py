@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairlease.kube.answers import OVER, Answer, status_of
 from fairlease.kube.connection import Api, ApiError
@@ -21,6 +21,7 @@ from fairlease.model.rules import an_owner
 from fairlease.model.writing import write
 from fairlease.reason import Reason
 from fairlease.theatre.loans import changed_view, stopped_view, with_sponsor, withheld, without_sponsor
+from fairlease.theatre.width import Asked, No, Width, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,22 +52,18 @@ class Wishes:
 
     async def resize(self, run: str, to: int | None = None, by: int | None = None, *, narrower: bool = False) -> Answer:
         """Set the width that an elastic run would like to have; the API server refuses one that is not on its step grid."""
-        name = name_key(run)
-        before: Answer = {}
+        name, asked = name_key(run), Asked(to, by, narrower)
+        before: list[Width] = []
 
         def change(seen: OwnSeen) -> Answer:
-            width = _width(seen)
-            before.update(width)
-            wanted = _wanted(name, width, to, by)
-            if narrower and wanted > (width["allocated"] or width["desired"]):
-                message = (
-                    f"{short(name)} is {width['allocated'] or width['desired']} GPUs wide; {wanted} would be wider"
-                )
-                raise Refused(Reason.InvalidRequest, message, f"kubectl runs resize {short(name)} --to {wanted}")
-            return {"spec": {"malleable": {"desiredTotalGPUs": wanted}}}
+            before[:] = [_width(seen)]
+            found = wanted(name, _spec_of(seen), before[0], asked, "kubectl runs")
+            if isinstance(found, No):
+                raise Refused(*found)
+            return {"spec": {"malleable": {"desiredTotalGPUs": found}}}
 
         seen = await self._edited_run(name, change)
-        return {"name": short(name), "before": before, "width": _width(seen)}
+        return {"name": short(name), "before": before[0].view(), "width": _width(seen).view()}
 
     # --- money -----------------------------------------------------------------------------------------------------------
 
@@ -179,17 +176,6 @@ def _spec_of(seen: OwnSeen) -> RunSpec:
     return found.spec
 
 
-def _width(seen: OwnSeen) -> dict[str, Any]:
-    spec, width = _spec_of(seen), seen.status.get("width") or {}
-    desired = spec.resources.total_gpus if spec.malleable is None else spec.malleable.desired
-    return {"allocated": int(width.get("allocated") or 0), "desired": desired, "rigid": spec.malleable is None}
-
-
-def _wanted(name: Key, width: dict[str, Any], to: int | None, by: int | None) -> int:
-    """The width that was asked for; fewer by so many are counted from what it has, or while it waits, from what it would like."""
-    if width.pop("rigid"):
-        message = f"{short(name)} is rigid: it is {width['desired']} GPUs wide or does not run"
-        raise Refused(Reason.InvalidRequest, message, "ask for a width that it can have")
-    if to is not None:
-        return to
-    return int(width["allocated"] or width["desired"]) - (by or 0)
+def _width(seen: OwnSeen) -> Width:
+    told = seen.status.get("width") or {}
+    return Width.of(_spec_of(seen), int(told.get("allocated") or 0))

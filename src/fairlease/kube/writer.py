@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fairlease.theatre.metrics import Metrics
 
 FIRST_S, MOST_S = 0.5, 60.0
+PASSING_S = 5.0
+"""The longest pause where the server cannot be had. It does not refuse the object: once it is back, nobody waits any longer."""
 WARN_S = 5.0
 BACKLOG_MAX = 20_000
 """Tidings that wait to be written; more are not worth writing, and the ledger has them all."""
@@ -137,7 +139,8 @@ class Writer:
         loop = asyncio.get_running_loop()
         before = self.failed.get(job.target)
         times = 1 if before is None else before.times + 1
-        wait_s = min(MOST_S, FIRST_S * 2 ** min(times - 1, 10))
+        passing = isinstance(error, Unreachable) or (isinstance(error, ApiError) and error.passing)
+        wait_s = min(PASSING_S if passing else MOST_S, FIRST_S * 2 ** min(times - 1, 10))
         code = error.code if isinstance(error, ApiError) else 0
         self.failed[job.target] = Failed(job.part.of, str(error), code, times, loop.time() + wait_s)
         self._metrics.counters["writes_total"].labels(job.target.kind, "failed").inc()
@@ -156,8 +159,10 @@ class Writer:
     def fault(self, of: Key, kind: str) -> None:
         """What should be written could not even be said: our own fault, shown as if the server had refused it."""
         self._log.exception("a fault of the controller", of=of)
-        now = asyncio.get_running_loop().time()
-        self.failed[Target(kind, of)] = Failed(of, "a fault of the controller; its log tells more", 0, 2, now + MOST_S)
+        loop = asyncio.get_running_loop()
+        message = "a fault of the controller; its log tells more"
+        self.failed[Target(kind, of)] = Failed(of, message, 0, 2, loop.time() + MOST_S)
+        loop.call_later(MOST_S, self._done, Part(of, kind))
 
     def forget(self, of: Key) -> None:
         """Nobody wants anything of it written any more."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.ledger.capacity import Capacity, NodeState
+from fairlease.ledger.capacity import Capacity
 from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.live import Standings
+from fairlease.ledger.node import NodeState
 from fairlease.ledger.slots import bar
 from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger import event as ev
-from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.dirty import Dirty
 from fairlease.ledger.live import Hold, RunState, Unit
+from fairlease.ledger.node import NodeState
 from fairlease.ledger.opening import leases_of
 from fairlease.ledger.timers import Due
 from fairlease.ledger.world import World

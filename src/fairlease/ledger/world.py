@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
-from fairlease.ledger.capacity import NodeState
 from fairlease.ledger.durations import Durations, kinds_of
 from fairlease.ledger.ground import Ground
 from fairlease.ledger.live import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.loans import Loans
+from fairlease.ledger.node import NodeState
 from fairlease.ledger.timers import Due
 from fairlease.ledger.waits import Waits
 from fairlease.model.lease import Fund, Lease, Role

@@ -16,13 +16,13 @@ from fairlease.local.pods import Exited, Lost, Running
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, short
 from fairlease.reason import Reason
+from fairlease.theatre.width import ANOTHER, Asked, No, Width, wanted
 
 if TYPE_CHECKING:
     from fairlease.engine.refusal import Refusal
-    from fairlease.ledger.live import RunState
     from fairlease.local.access import Caller
     from fairlease.local.daemon import Daemon
-    from fairlease.theatre.past import Asked
+    from fairlease.theatre.past import Asked as Found
 
 Result = dict[str, Any]
 Verb = tuple[type[rq.Args], Callable[["Caller", Any], Awaitable[Result]]]
@@ -66,7 +66,7 @@ class Nodes(rq.Args, frozen=True):
 class Changes:
     """The verbs that change what runs."""
 
-    def __init__(self, daemon: Daemon, found: Callable[[Key], Asked]) -> None:
+    def __init__(self, daemon: Daemon, found: Callable[[Key], Found]) -> None:
         self._daemon = daemon
         self._state = daemon.scheduler.state
         self._found = found
@@ -86,22 +86,25 @@ class Changes:
 
     async def resize(self, caller: Caller, args: Resize) -> Result:
         """Set the width that an elastic run would like to have; what is too much goes at once."""
-        if (args.to is None) == (args.by is None):
-            raise rq.refused(Reason.InvalidRequest, "say to how many GPUs, or by how many", remedy="say one of the two")
+        asked = Asked(args.to, args.by, args.narrower)
         name = self._may_change(caller, args.run)
-        before: Result = {}
+        before: list[Width] = []
 
         def build(_: set[Key]) -> list[cmd.AnyCommand]:
             run = self._state.runs.get(name)
             if run is None:
                 raise rq.refused(Reason.Terminal, f"{short(name)} has ended already")
-            before.update(_width(run))
-            return [cmd.Resize(run=name, desired=_wanted(run, args))]
+            before[:] = [Width.of(run.spec, run.width)]
+            found = wanted(name, run.spec, before[0], asked, "fairlease")
+            if isinstance(found, No):
+                raise rq.refused(found.reason, found.message, remedy=found.remedy)
+            return [cmd.Resize(run=name, desired=found)]
 
         for refusal in await self._daemon.do(build):
             _check_width(refusal)
         run = self._state.runs.get(name)
-        return {"name": short(name), "before": before, "width": before if run is None else _width(run)}
+        after = before[0] if run is None else Width.of(run.spec, run.width)
+        return {"name": short(name), "before": before[0].view(), "width": after.view()}
 
     # --- drill ---------------------------------------------------------------------------------------------------------
 
@@ -181,25 +184,7 @@ def _ms_since(begun: float) -> float:
     return round((time.perf_counter() - begun) * 1000, 1)
 
 
-def _width(run: RunState) -> Result:
-    desired = run.spec.resources.total_gpus if run.spec.malleable is None else run.spec.malleable.desired
-    return {"allocated": run.width, "desired": desired}
-
-
-def _wanted(run: RunState, args: Resize) -> int:
-    """The width that was asked for; fewer by so many are counted from what it has, or while it waits, from what it would like."""
-    width = _width(run)
-    now = int(width["allocated"] or width["desired"])
-    wanted = args.to if args.to is not None else now - (args.by or 0)
-    if args.by is not None and args.by < 1:
-        raise rq.refused(Reason.InvalidRequest, f"by: {args.by} is less than 1", remedy="give back at least one GPU")
-    if args.narrower and wanted > now and run.spec.malleable is not None:
-        told = f"{short(run.key)} is {now} GPUs wide; {wanted} would be wider"
-        raise rq.refused(Reason.InvalidRequest, told, remedy=f"fairlease resize {short(run.key)} --to {wanted}")
-    return wanted
-
-
 def _check_width(refusal: Refusal | None) -> None:
     if refusal is not None and refusal.reason is Reason.InvalidRequest:
-        raise rq.refused(refusal.reason, refusal.message, remedy="ask for a width that it can have")
+        raise rq.refused(refusal.reason, refusal.message, remedy=ANOTHER)
     rq.check(refusal)

@@ -19,20 +19,19 @@ from fairlease.engine.notice import Kind
 from fairlease.model import rules
 from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
-from fairlease.model.document import Findings, load, read_file
+from fairlease.model.document import Findings, read_file
 from fairlease.model.node import LabelKeys, Node
 from fairlease.model.partial import as_far, column, readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
 from fairlease.theatre.backoff import a_backoff
+from fairlease.theatre.settings import PORT_MAX, a_grace, read_both
 from fairlease.theatre.webhook import web_address
 
 METRICS_PORT = 9464
 """Where OpenTelemetry's exporters offer metrics too: the port that people already scrape."""
 
-PORT_MAX = 65_535
 GPUS_MAX = 1_024
-GRACE_MAX = 3_600 * SECOND
 PLACE = "local"
 """Region and cluster of a machine that was told nothing else, and the name of its only node."""
 
@@ -141,22 +140,7 @@ def load_settings(
 
 def read_settings(text: str, source: str) -> tuple[Config, Machine]:
     """Both parts of a configuration. Raises `Invalid` with all that is wrong with it."""
-    findings = Findings(text, source)
-    documents = load(text, source)
-    for extra in documents[1:]:
-        findings.add(extra.trail, "a configuration is one document; remove the others")
-    raw, trail = (documents[0].value, documents[0].trail) if documents else ({}, ((), 0))
-    names = _names(Config)
-    policy = rules.CHECKED.read(Config, {key: raw[key] for key in raw if key in names}, trail, findings)
-    machine = _MACHINE.read(Machine, raw, trail, findings, beside=names)
-    findings.settle()
-    assert policy is not None, "what is wrong was found"
-    assert machine is not None, "what is wrong was found"
-    return policy, machine
-
-
-def _names(kind: type[Record]) -> tuple[str, ...]:
-    return tuple(field.encode_name for field in msgspec.structs.fields(kind))
+    return read_both(text, source, Machine, _MACHINE)
 
 
 # --- what is right -----------------------------------------------------------------------------------------------------
@@ -168,10 +152,6 @@ def _port(value: int) -> str | None:
 
 def _gpu_count(value: int) -> str | None:
     return None if 0 < value <= GPUS_MAX else f"expected 1 to {GPUS_MAX} GPUs"
-
-
-def _grace(value: int) -> str | None:
-    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
 def _users_have_names_and_owners(machine: Machine) -> Iterator[Wrong]:
@@ -242,8 +222,8 @@ _MACHINE = Reader(
             "flavor": rules.not_empty,
             "metrics_port": _port,
             "home": rules.not_empty,
-            "grace": _grace,
-            "opportunistic_grace": _grace,
+            "grace": a_grace,
+            "opportunistic_grace": a_grace,
             "retry_backoff": a_backoff,
         },
         Notify: {"webhook": web_address, "signal": _a_signal},
