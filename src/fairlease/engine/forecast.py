@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.belief import Belief
-from fairlease.engine.rehearsal import STARTS_MIN, Rehearsal, Start
+from fairlease.engine.rehearsal import NEAR, Rehearsal, Start
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import event as ev
 from fairlease.ledger.waits import PLAY_MIN, SHARES, nats
@@ -31,7 +31,7 @@ MOVED_MIN = MINUTE
 MOVED_SHARE = 4
 """A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
 
-COMPARED = STARTS_MIN
+COMPARED = NEAR
 """Of runs that are forecast for the first time, as many at once are played with the baseline as well, to be compared with it."""
 
 CONFIDENT = 10

@@ -43,6 +43,12 @@ def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[float]
     return found if limit is None else [min(each, max(limit, elapsed + 1)) for each in found]
 
 
+def taken_up(state: State, run: RunState, elapsed: int) -> tuple[float, ...]:
+    """How much of each of `SPANS`, from now on, an attempt is expected to take up that has lasted for `elapsed`."""
+    runtime = run.spec.runtime
+    return state.durations.taken_up(kinds_of(run), elapsed, runtime.expected_duration, runtime.max_duration)
+
+
 def last_two(state: State, run: RunState, elapsed: int) -> int:
     """What forecasts are compared with: the mean of the last two runs like it, doubled while it is outlived."""
     found = UNKNOWN

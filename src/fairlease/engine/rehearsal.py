@@ -5,20 +5,18 @@ of what is believed of it. What then starts, and by what, is what is wanted; not
 Later arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
 (`engine.belief`).
 
-As many starts are played as runs are asked about, some at least. Whose turn lies beyond that starts when the work ahead of it has
-drained at the rate at which work runs then.
+Who stands near the front of its line is played; whose turn lies far behind is told by `engine.flow`, and if nobody else is asked
+about, nothing is played at all.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from heapq import heapify, heappop, heappush, nsmallest
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.command import TimePassed, WorkEnded
+from fairlease.engine.flow import Turns, places
 from fairlease.ledger import event as ev
 from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
@@ -38,8 +36,8 @@ HORIZON = 120 * DAY
 STEPS_MAX = 4_000
 """Where a rehearsal ends though somebody still waits."""
 
-STARTS_MIN = 128
-"""Starts that are played, where so many wait, for whoever is asked about; where more runs are asked about, as many as these."""
+NEAR = 128
+"""Who has fewer than so many before it in its line is played; so many starts at least, or as many as such runs are asked about."""
 
 CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
@@ -47,18 +45,11 @@ number of steps depends on the distance looked at, and no more on how much runs.
 _GRID_BITS = 5
 _AGE_BITS = 4
 
-_BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
-"""Who waits for this waits for work that the same money pays for."""
-
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
 
-
 FAR_OFF = 4
-"""How many times earlier or later than it drains a line may come to its turn that is not played."""
-
-Line = tuple[str, ...]
-"""(flavor,) or (flavor, owner): where runs wait for the same GPUs, or the same money."""
+"""How many times earlier or later than the flow says somebody may come to its turn."""
 
 
 class Start(NamedTuple):
@@ -97,7 +88,6 @@ class Rehearsal:
         self._baseline = baseline
         self._wanted = {run for run in wanted if self.state.runs[run].reason.transient}
         self._waiting = self._wanted | {run for run in besides if self.state.runs[run].reason.transient}
-        self._played_max = max(STARTS_MIN, len(self._wanted))
         self._ends: list[tuple[int, int, Key, int]] = []
         self._spans: dict[Key, Span] = {}
         self._known: dict[tuple[object, ...], Span] = {}
@@ -106,7 +96,26 @@ class Rehearsal:
 
     def play(self) -> dict[Key, Start]:
         """Until all that are wanted have started, or nothing more happens, or it is far enough."""
+        near = self._near()
+        goes_on, reached = True, self.now
+        if near:
+            goes_on, reached = self._play(near)
+        if goes_on:
+            self._by_flow(reached)
+        self._keep_promises(played=bool(near))
+        return self.starts
+
+    def _near(self) -> set[Key]:
+        """Those who are wanted and stand near the front of their line."""
         state = self.state
+        if sum(len(shape.runs) for shape in state.queue.shapes.values()) <= NEAR:
+            return self._wanted
+        place = places(state)
+        return {key for key in self._wanted if place(state.runs[key]) < NEAR}
+
+    def _play(self, near: set[Key]) -> tuple[bool, int]:
+        """Until these have started; whether more would happen after that, and when that was. Everything is undone."""
+        state, most = self.state, max(NEAR, len(near))
         mark = state.mark()
         state.teaches = False
         try:
@@ -115,20 +124,16 @@ class Rehearsal:
             self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
             self._simplify()
-            while not self._wanted.isdisjoint(self._waiting):
-                if self.steps >= STEPS_MAX or self.played >= self._played_max:
-                    self._drain(self._waiting)
+            while not near.isdisjoint(self._waiting):
+                if self.steps >= STEPS_MAX or self.played >= most:
                     break
                 if not self._step():
-                    break
+                    return False, state.at
                 self.steps += 1
-            else:
-                self._drain(self._waiting)
+            return True, state.at
         finally:
             state.teaches = True
             state.rollback(mark)
-        self._keep_promises()
-        return self.starts
 
     def _step(self) -> bool:
         """The next instant at which something happens; False where nothing more does."""
@@ -178,7 +183,15 @@ class Rehearsal:
         self._promised = {key: max(self.now, hold.earliest_start) for hold, key in cut_for}
         self.state.pretend_reserved(first)
 
-    def _keep_promises(self) -> None:
+    def _keep_promises(self, *, played: bool) -> None:
+        """Who may have others cut when its notice is over starts then at the latest."""
+        if not played:
+            holds = ((run, self.state.runs[run].hold) for run in self._waiting)
+            self._promised = {
+                run: max(self.now, hold.earliest_start)
+                for run, hold in holds
+                if hold is not None and hold.cut_from is not None
+            }
         for run, date in self._promised.items():
             start = self.starts.get(run)
             if run in self._waiting or (start is not None and start.at > date):
@@ -224,44 +237,17 @@ class Rehearsal:
             return Span(alike, alike, alike)
         return Span(*predict.quantiles(self.state, run, elapsed))
 
-    def _drain(self, sought: set[Key]) -> None:
-        """Those whose turn was not played: the work of all who asked before them drains at the rate at which work runs now.
-
-        Who waits for room waits for all of its flavor; who waits for money, for its owner's.
-        """
-        if not sought:
+    def _by_flow(self, reached: int) -> None:
+        """Those whose turn was not played: it comes after all that was."""
+        if not self._waiting:
             return
-        state, now = self.state, max(self.state.at, self.now)
-        rates: Counter[Line] = Counter()
-        for _, _, key, _ in self._ends:
-            run = state.runs.get(key)
-            if run is not None and run.phase is Phase.RUNNING:
-                rates.update(dict.fromkeys(_lines(run), run.width))
-        lines = {key: _lines(run)[run.reason in _BY_OWNER] for key in sought for run in [state.runs[key]]}
-        ahead = self._ahead(set(lines.values()))
-        for key, line in lines.items():
-            run = state.runs[key]
-            orders, sums = ahead[line]
-            before = bisect_left(orders, run.order) if state.queue.has(run) else len(orders)
-            if rates[line]:
-                wait = now - self.now + (sums[before - 1] if before else 0) // rates[line]
+        turns = Turns(self.state, self.now, lambda run, age: self._lasts(run, age).middle, expected=not self._baseline)
+        for key in self._waiting:
+            turn = turns.of(self.state.runs[key])
+            if turn is not None:
+                wait = max(turn, reached - self.now)
                 at, early, late = (self.now + each for each in (wait, wait // FAR_OFF, wait * FAR_OFF))
                 self.starts[key] = Start(at, Reason.Predicted, None, early, late)
-
-    def _ahead(self, lines: set[Line]) -> dict[Line, tuple[list[int], list[int]]]:
-        """The orders of those who stand in some lines, and the GPU-milliseconds of each and all before it."""
-        works: dict[Line, dict[int, int]] = {line: {} for line in lines}
-        for shape in self.state.queue.shapes.values():
-            first = shape.runs[shape.orders[0]]
-            for line in _lines(first):
-                if line in works:
-                    work = first.spec.resources.total_gpus * self._lasts(first, 0).middle
-                    works[line].update(dict.fromkeys(shape.orders, work))
-        found = {}
-        for line, work_of in works.items():
-            orders = sorted(work_of)
-            found[line] = orders, list(accumulate(map(work_of.__getitem__, orders)))
-        return found
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
@@ -281,12 +267,6 @@ class Rehearsal:
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
         return Start(at, source, after, at, at)
-
-
-def _lines(run: RunState) -> tuple[Line, Line]:
-    """Where a run stands: in the line of its flavor, and in that of its owner there."""
-    flavor = run.spec.resources.gpu_type
-    return (flavor,), (flavor, run.spec.owner)
 
 
 def _begun(decision: Decision) -> dict[Key, None]:

@@ -30,6 +30,9 @@ PER_OCTAVE = 4
 EDGES = tuple(round(SECOND * 2 ** (place / PER_OCTAVE)) for place in range(BINS + 1))
 """Where bins begin, in milliseconds: from a second to two years. What is shorter or longer counts in the first or last."""
 
+SPANS = EDGES[13 : 13 + 84]
+"""Spans of which it is asked how much an attempt takes up: from ten seconds to half a year."""
+
 HALF_LIVES = (1000, 300, 4, 2)
 """In ends: of everything, of an owner, of a user in it, of that user's runs of one width."""
 
@@ -48,6 +51,8 @@ _LOG_EDGES = tuple(math.log(edge) for edge in EDGES)
 _GROWTH = tuple(2 ** (1 / ends) for ends in HALF_LIVES)
 _UNIT_MAX = 1e6
 _FORGOTTEN = 1e-6
+
+_NOTHING = (0.0,) * BINS
 
 Kind = tuple[str, ...]
 """(), (owner,), (owner, user) or (owner, user, GPUs); the user is empty where nobody knows it."""
@@ -133,6 +138,35 @@ class Durations:
 
     def quantiles(self, of: tuple[Kind, ...], elapsed: int, stated: int | None, wanted: Sequence[float]) -> list[int]:
         """How long an attempt of these kinds lasts in all that has lasted for `elapsed`: one duration for each share asked for."""
+        first, age, found = self._believed(of, elapsed, stated)
+        return [max(elapsed + 1, _at(found, first, age, want)) for want in wanted]
+
+    def taken_up(self, of: tuple[Kind, ...], elapsed: int, stated: int | None, limit: int | None) -> tuple[float, ...]:
+        """How much of each of `SPANS` an attempt is expected to take up that has lasted for `elapsed`, and ends by its limit.
+
+        What is believed where nothing is known has no part in it where something is: it is so wide that it alone would be the mean.
+        """
+        first, age, found = self._believed(of, elapsed, stated, by_ends=True)
+        most = math.inf if limit is None else max(1, limit - elapsed)
+        edges = zip((age, *EDGES[first + 1 : -1]), EDGES[first + 1 :], strict=True)
+        left = [min(most, max(1.0, math.sqrt(low * high) - elapsed)) for low, high in edges]
+        whole, taken, ended, place = sum(found), 0.0, 0.0, 0
+        rows = []
+        for span in SPANS:
+            while place < len(left) and left[place] <= span:
+                taken += left[place] * found[place] / whole
+                ended += found[place] / whole
+                place += 1
+            rows.append(taken + span * max(0.0, 1 - ended))
+        return tuple(rows)
+
+    def _believed(
+        self, of: tuple[Kind, ...], elapsed: int, stated: int | None, *, by_ends: bool = False
+    ) -> tuple[int, int, list[float]]:
+        """What is believed of how long an attempt lasts in all: weights of bins, from that of its age on.
+
+        `by_ends`: only by what ended, or was stated, if anything did that lasted longer.
+        """
         age = min(max(elapsed, EDGES[0]), EDGES[-1] - 1)
         first, share = bin_of(age), 1.0
         if elapsed > EDGES[0]:
@@ -142,7 +176,10 @@ class Durations:
             layers.append([(bin_of(stated), 1.0)])
         centre, fade = (bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)
         found = _mixture(layers, first, max(share, 0.0), _prior(centre, fade))
-        return [max(elapsed + 1, _at(found, first, age, want)) for want in wanted]
+        if by_ends:
+            known = _mixture(layers, first, 0.0, _NOTHING)
+            found = known if sum(known) > 0 else found
+        return first, age, found
 
     def high(self, of: tuple[Kind, ...], stated: int | None) -> int:
         """How long an attempt lasts at the most, nine times in ten: as `quantiles`, from the top, as every start asks for it."""
@@ -226,7 +263,7 @@ def _mixture(layers: list[list[tuple[int, float]]], first: int, share: float, pr
         mass = total(layer) + BELIEF
         scaled.append((left / mass, layer))
         left *= BELIEF / mass
-    left /= sum(belief)
+    left /= sum(belief) or 1
     found = [left * weight for weight in belief]
     for factor, layer in scaled:
         for place, weight in layer:
