@@ -1,7 +1,7 @@
 """Flow: when somebody far back in a long line comes to its turn, by the GPU-time that is asked for and the GPU-time that there is.
 
-Thousands of starts are too many to play one by one. Until a turn comes, at t, each GPU of the line is kept by what runs now, or used
-by who waits ahead:
+Thousands of starts are too many to play one by one. Until a turn comes, at t, each GPU of the line is kept by what runs now, or
+used by who waits ahead:
 
     GPUs × t = kept until t + used until t
 
