@@ -311,7 +311,7 @@ def test_what_a_queue_is_now_believed_to_wait_moves_forecasts_before_anybody_sta
     assert Belief(waits, DAY, {}).waits(HOUR, HOUR, doubt)[1] == pytest.approx(HOUR, rel=0.01)
     p10, p50, _ = Belief(waits, DAY, starts).waits(HOUR, HOUR, doubt)
     assert p10 > HOUR / 2
-    assert p50 > 20 * HOUR
+    assert p50 > 12 * HOUR
 
 
 def test_runs_asked_for_at_once_are_one_witness() -> None:
@@ -335,7 +335,7 @@ def test_shares_lean_until_as_many_starts_come_before_as_should() -> None:
         waits.told(undo, live.key, at, told)
         waits.started(undo, live, at + HOUR)
     low, middle, high = Belief(waits, 9 * DAY, {}).shares
-    assert (low, middle) == (100_000 + 9 * 3_000, 500_000 + 9 * 15_000)
+    assert (low, middle) == (100_000 + 9 * 1_000, 500_000 + 9 * 5_000)
     assert high == 980_000
 
 

@@ -46,7 +46,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "budgets": "List Budgets, show their use and loans, stop lending.",
         "sponsors": "Show and change whom a run may borrow from.",
         "cover": "Show whose money a run was offered, and why not.",
-        "who-pays": "Show who pays for a run, or for an owner's runs.",
+        "who-pays": "Show who pays for a run, for an owner's runs, or for all.",
     },
     "The cluster and the record": {
         "nodes": "Show nodes and free slots, and which groups still fit.",

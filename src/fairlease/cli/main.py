@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "budgets": "Write, list and remove Budgets, show their use and loans.",
         "sponsors": "Show and change whom a run may borrow from.",
         "cover": "Show whose money a run was offered, and why not.",
-        "who-pays": "Show who pays for a run, or for an owner's runs.",
+        "who-pays": "Show who pays for a run, for an owner's runs, or for all.",
     },
     "The record": {
         "leases": "List leases, open and closed.",

@@ -1,10 +1,11 @@
 """Belief: how far forecasts are off, by what became of others, and what is now believed of those that wait still.
 
 Each witness (`ledger.waits`) tells an error of each expert: what its wait came to, or is now thought to come to, against what was
-believed. One that waits still counts by the share of that wait that has passed. What is newer counts more: a witness counts half as
-much as one that is younger by `HALF_LIFE` witnesses, or by `HALF_SPAN` of the wait that is asked about, whichever is less of a
-difference: where waits are long, what was wrong a wait ago may long be mended; where they are short, so few witnesses say nothing.
-The expert whose errors are the most alike speaks.
+believed. One that waits still counts by the root of the share of that wait that has passed. What is newer counts more: a witness
+counts half as much as one that is younger by `HALF_LIFE` witnesses, or by `HALF_SPAN` of the wait that is asked about, whichever is
+less of a difference: where waits are long, what was wrong a wait ago may long be mended; where they are short, so few witnesses say
+nothing. The expert whose errors are the most alike speaks. Not all of what its errors have in common is made up for: in a queue of
+days they are of another week.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.waits import Waits
     from fairlease.model.record import Key
 
-HALF_LIFE = 20.0
+HALF_LIFE = 15.0
 HALF_SPAN = 0.1
 AGE_MAX = 8
 """In half-lives: beyond it nobody is heard."""
@@ -31,6 +32,9 @@ ENOUGH = 5.0
 
 DOUBT = 3.0
 """The rehearsal's own spread counts as much as so many witnesses that came out early, in the middle and late."""
+
+UNHEEDED = 0.15
+"""The share of the errors' middle that is not made up for."""
 
 BEYOND = 1.0
 """How much it counts that the next one may be earlier, or later, than all before it."""
@@ -68,14 +72,16 @@ class Belief:
                 self._heard.append(Heard(each.at, each.centres, each.actual, 1.0))
             elif each.run in starts and now > each.at:
                 wait = max(starts[each.run].at, now) - each.at
-                self._heard.append(Heard(each.at, each.centres, nats(max(wait, ACTUAL_MIN)), (now - each.at) / wait))
+                self._heard.append(
+                    Heard(each.at, each.centres, nats(max(wait, ACTUAL_MIN)), math.sqrt((now - each.at) / wait))
+                )
         self._known: dict[int, tuple[int, Pool]] = {}
 
     def waits(self, play: int, usual: int | None, doubt: Sequence[int]) -> list[int]:
         """P10, P50 and P90 of a wait, in milliseconds; `doubt` is the rehearsal's own spread around its middle, in `nats`."""
         expert, pool = self._pool(max(play, PLAY_MIN).bit_length())
         middle, own = centre(expert, play, usual), nats(max(play, PLAY_MIN))
-        known = [middle + error for error in quantiles(pool, doubt, self.shares)]
+        known = [middle + error for error in _heeded(quantiles(pool, doubt, self.shares))]
         return [
             play if each == own else round(math.exp(each / 1000)) for each in known
         ]  # What is certain is told exactly.
@@ -123,6 +129,14 @@ def quantiles(pool: Pool, doubt: Sequence[int], shares: Sequence[int]) -> list[i
             place += 1
         found.append(merged[place][0])
     return found
+
+
+def _heeded(errors: list[int]) -> list[int]:
+    """The same, moved back towards no error by a share of the middle one, but none past it."""
+    back = round(UNHEEDED * errors[1])
+    if back > 0:
+        return [max(min(error, 0), error - back) for error in errors]
+    return [min(max(error, 0), error - back) for error in errors]
 
 
 def _errors(heard: list[tuple[Heard, float]], expert: int) -> Pool:

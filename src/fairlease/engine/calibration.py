@@ -37,8 +37,8 @@ class Sample(NamedTuple):
 
     @property
     def came(self) -> int:
-        """When it started, where a moment late is on time."""
-        return punctual(self.started, (self.p10, self.p50, self.p90))
+        """When it started, where a moment after a date that was certain is on time."""
+        return punctual(self.started, self.p10, self.p90)
 
 
 class Calibration:

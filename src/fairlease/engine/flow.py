@@ -72,6 +72,7 @@ class Waiting:
         self._shape_of: dict[int, int] = {}
         self._works: list[tuple[int, Table]] = []
         self._orders: list[int] = []
+        self._shapes: list[int] = []
         self._sums: dict[int, list[float]] = {}
 
     def add(self, orders: list[int], gpus: int, table: Table) -> None:
@@ -83,6 +84,7 @@ class Waiting:
         """How many asked before this one; all, where it stands in no line."""
         if not self._orders:
             self._orders = sorted(self._shape_of)
+            self._shapes = list(map(self._shape_of.__getitem__, self._orders))
         return len(self._orders) if order is None else bisect_left(self._orders, order)
 
     def used(self, place: int, count: int) -> float:
@@ -90,8 +92,7 @@ class Waiting:
         found = self._sums.get(place)
         if found is None:
             works = [gpus * table[place] for gpus, table in self._works]
-            shapes = map(self._shape_of.__getitem__, self._orders)
-            found = self._sums[place] = [0.0, *accumulate(works[each] for each in shapes)]
+            found = self._sums[place] = [0.0, *accumulate(map(works.__getitem__, self._shapes))]
         return found[count]
 
 

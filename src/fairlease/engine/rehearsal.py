@@ -48,7 +48,7 @@ _AGE_BITS = 4
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
 
-FAR_OFF = 4
+FAR_OFF = 2
 """How many times earlier or later than the flow says somebody may come to its turn."""
 
 

@@ -111,7 +111,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     overdrawn: tuple[tuple[Unit, int | None], ...]
 
 
-FORMAT = 1
+FORMAT = 2
 """One more whenever something is kept that was not, or means something else. The defaults of new fields are right for old ones."""
 
 

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.undo import UndoLog
 
-EXPERTS = 5
-"""Expert k counts the play with k/4 and the owner's usual wait with the rest."""
+EXPERTS = 3
+"""Expert k counts the play with k/2 and the owner's usual wait with the rest."""
 
 REMEMBERED = 500
 """Starts whose scores are remembered."""
-WITNESSES = 512
+WITNESSES = 256
 """Forecasts that are kept to learn from; they stand apart by the wait that was foreseen, divided by this."""
 WAITS = 20
 """Waits of each owner that are remembered."""
@@ -44,9 +44,9 @@ SHARES = (100, 500, 900)
 """P10, P50 and P90, in thousandths."""
 
 MOMENT = 250
-"""In milliseconds: how late a start may come that is still on time."""
+"""In milliseconds: how long after a date that was certain a start may come that is still on time."""
 
-PACE = 30
+PACE = 10
 """By how many thousandths of what it was off each share is moved by a start."""
 LEAN_MAX = 200_000
 """How far a share may lean, in millionths."""
@@ -142,7 +142,7 @@ class Waits:
             return
         (at, told), run.foreseen, run.foreseen_first = run.foreseen_first, None, None
         baseline = None if told.baseline is None else abs(now - at - told.baseline)
-        came = punctual(now, (told.p10, told.p50, told.p90))
+        came = punctual(now, told.p10, told.p90)
         self._score(
             undo,
             Scored(
@@ -187,6 +187,7 @@ class Waits:
     def thaw(self, kept: KeptWaits) -> None:
         """From a snapshot."""
         recent, scored, witnesses, (*lean, self._numbers) = kept
+        witnesses = tuple(each._replace(centres=_of_three(each.centres)) for each in witnesses)
         self.recent.update(recent)
         self.scored.extend(scored)
         self.lean = tuple(lean)
@@ -196,9 +197,14 @@ class Waits:
                 self.open[witness.run] = witness.number
 
 
-def punctual(started: int, bounds: tuple[int, ...]) -> int:
-    """When a start counts as having come: what comes a moment after a time that was told came at it.
+def _of_three(centres: tuple[int, ...]) -> tuple[int, ...]:
+    """What the experts believed, of whom the first format of snapshots kept five: k/4 instead of k/2 of the play."""
+    return centres if len(centres) == EXPERTS else centres[::2]
 
-    Real clocks wake a scheduler some milliseconds late; a date that was certain, and kept, would count as missed.
+
+def punctual(started: int, p10: int, p90: int) -> int:
+    """When a start counts as having come: a moment after a date that was told as certain is at it.
+
+    Real clocks wake a scheduler some milliseconds late; a date that was kept would count as missed.
     """
-    return next((bound for bound in bounds if bound < started <= bound + MOMENT), started)
+    return p90 if p10 == p90 < started <= p90 + MOMENT else started
