@@ -356,3 +356,10 @@ def test_who_is_far_back_in_a_queue_is_forecast_by_what_is_ahead_of_it() -> None
     assert alone.played == 0
 
     assert HOUR * 3 * NEAR / 2 < found.at - world.now < HOUR * 3 * NEAR * 2
+
+
+def test_a_wait_of_seconds_that_is_certain_has_no_p10_behind_it() -> None:
+    """Below ten seconds errors are not told apart, but a certain date is told to the millisecond."""
+    p10, p50, p90 = Belief(Waits(), DAY, {}).waits(3 * SECOND, None, (-500, 0, 500))
+    assert p10 <= p50 <= p90
+    assert p50 == 3 * SECOND

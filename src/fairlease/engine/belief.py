@@ -82,9 +82,9 @@ class Belief:
         expert, pool = self._pool(max(play, PLAY_MIN).bit_length())
         middle, own = centre(expert, play, usual), nats(max(play, PLAY_MIN))
         known = [middle + error for error in _heeded(quantiles(pool, doubt, self.shares))]
-        return [
-            play if each == own else round(math.exp(each / 1000)) for each in known
-        ]  # What is certain is told exactly.
+        # What is certain is told exactly, and what is early or late lies on its own side of it.
+        p10, p50, p90 = (play if each == own else round(math.exp(each / 1000)) for each in known)
+        return [min(p10, p50), p50, max(p50, p90)]
 
     def _pool(self, size: int) -> tuple[int, Pool]:
         """The expert that speaks about waits of so many bits, and its errors."""

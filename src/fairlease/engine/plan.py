@@ -119,8 +119,10 @@ class Planner:
         if any(cover.opens_later(offer, self.now) for offer in self.offers):
             return ""
         paid, stops = self._paid(pods, idle=True)
+        if paid >= pods:
+            return ""
         remedy = cover.cause(stops).alone
-        if paid >= pods or not remedy:
+        if not remedy:
             return ""
         return f", and {(pods - paid) * self.run.spec.pod_gpus} would find none if nothing else ran: {remedy}"
 

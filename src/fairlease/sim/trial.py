@@ -1,12 +1,13 @@
 """Trial: a random film played on the real engine, with the auditor watching every entry.
 
 The workload says what happens, the scheduler decides, the auditor looks at what the ledger says, and after every step the engine's
-own books are compared with the auditor's slow sums. Restarts, snapshots and looks ahead are part of the film: none of them
-may change anything. A report with violations names the seed and the step: that is all it takes to see it again.
+own books are compared with the auditor's slow sums. Restarts, snapshots, forecasts and looks ahead are part of the film: none of
+them may change anything. A report with violations names the seed and the step: that is all it takes to see it again.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ TIMERS_MAX = 400
 
 STEPS_MAX = 12
 """Steps that the widest run of a film can grow, and a few more."""
+
+CURIOUS = 0.02
+"""How often everybody who waits is forecast after a step: dice of their own, as that must change nothing else."""
 
 _AGAIN = "-again"
 
@@ -80,6 +84,7 @@ class Film:
         self.store = MemoryStore()
         self.scheduler = Scheduler(self.store)
         self.restart_always = restart_always
+        self.curious = random.Random(f"who asks when it starts, in film {seed}")
         self.now = START
         self._heard = 0
 
@@ -104,6 +109,8 @@ class Film:
         if step.trial:
             self._look_ahead(step)
         self._tick(self.now, *step.commands)
+        if self.curious.random() < CURIOUS:
+            self._tick(self.now, cmd.Forecast())
         if step.restart or self.restart_always:
             self._restart(through_snapshot=step.snapshot)
         self._finish()
