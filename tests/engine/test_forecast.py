@@ -363,3 +363,28 @@ def test_a_wait_of_seconds_that_is_certain_has_no_p10_behind_it() -> None:
     p10, p50, p90 = Belief(Waits(), DAY, {}).waits(3 * SECOND, None, (-500, 0, 500))
     assert p10 <= p50 <= p90
     assert p50 == 3 * SECOND
+
+
+def test_what_was_only_tried_moves_no_forecast_of_those_far_back() -> None:
+    """What runs about as long as another is taken for as old: whose age that is may not depend on what was undone before."""
+    world = World(node("n1"), node("n2"), budget("a"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    world.submit("one", run("a", 8, 8))
+    world.wait(3 * MINUTE)
+    world.submit("two", run("a", 8, 8))
+    for number in range(2 * NEAR):
+        world.submit(f"r{number}", run("a", 8, 8))
+    world.wait(58 * MINUTE)
+    last = key(f"r{2 * NEAR - 1}")
+
+    def foreseen() -> Start:
+        engine = world.scheduler.engine.twin()
+        engine.now = world.now
+        return Rehearsal(engine, [last]).play()[last]
+
+    before = foreseen()
+    with world.scheduler.what_if(world.now, cmd.WorkEnded(key("one"), 1, 0)):
+        pass
+    assert foreseen() == before
+    world.restart()
+    assert foreseen() == before

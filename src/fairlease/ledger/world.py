@@ -7,6 +7,7 @@ which event uses which; nobody else changes anything here.
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fairlease.ledger.account import Account, AccountId
@@ -313,8 +314,9 @@ class World(Ground):
             self.undo.pop(running, run.key)
 
     def running(self) -> list[RunState]:
-        """All that runs, in no order."""
-        return [run for runs in (*self.claimants.values(), self.opportunistic) for run in runs.values()]
+        """All that runs, in order of asking: an undone trial may shuffle a dictionary, and a restart begins another."""
+        found = [run for runs in (*self.claimants.values(), self.opportunistic) for run in runs.values()]
+        return sorted(found, key=attrgetter("order"))
 
     def _occupy(self, leases: Sequence[Lease], *, held: bool) -> None:
         """Take the slots of leases, or give them back."""
