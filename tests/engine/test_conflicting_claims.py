@@ -61,3 +61,16 @@ def test_who_waits_has_a_date_as_soon_as_reservations_are_turned_on_and_none_whe
     world.tick(cmd.Configure(Config(reservations=False)))
     assert world.how("waits") == "NoRoom"
     assert world.auditor.promises.of[key("waits")].state.value == "Blocked"
+
+
+def test_growth_beside_a_reservation_leaves_nothing_over_for_the_next_tick() -> None:
+    world = World(node("n"), budget("a"), budget("b"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    world.submit("tiny", run("a", 3, max_duration=2 * HOUR))
+    world.submit("small", run("a", 4, 4, max_duration=HOUR))
+    world.submit("elastic", run("b", 1, elastic=(1, 4, 1)))
+    world.wait(2 * MINUTE)
+    assert world.submit("waits", run("b", 4, 4)) == "Reserved"
+    world.end("tiny")
+    assert world.run("elastic").width == 2
+    assert world.scheduler.state.dirty.shaken == set()

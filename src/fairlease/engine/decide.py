@@ -209,7 +209,7 @@ class Engine:
                 reserve.promote(self)
             if not state.dirty:
                 grow.settle(self)
-            if not state.dirty:
+            if not state.dirty and not state.dirty.shaken:
                 return
 
     def _restand(self) -> None:
