@@ -18,8 +18,9 @@ from fairlease.engine.rehearsal import NEAR, Rehearsal, Start
 from fairlease.ledger import event as ev
 from fairlease.ledger import snapshot
 from fairlease.ledger.live import RunState
+from fairlease.ledger.timers import Due, Timers
 from fairlease.ledger.undo import UndoLog
-from fairlease.ledger.waits import REMEMBERED, WITNESSES, Waits
+from fairlease.ledger.waits import REMEMBERED, WITNESSES, Waits, Witness
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.config import Config
 from fairlease.model.record import key
@@ -388,3 +389,23 @@ def test_what_was_only_tried_moves_no_forecast_of_those_far_back() -> None:
     assert foreseen() == before
     world.restart()
     assert foreseen() == before
+
+
+def test_of_what_an_earlier_version_kept_to_learn_from_no_more_is_taken_than_is_kept_now() -> None:
+    kept = tuple(Witness(number, key(f"r{number}"), number, (1, 2, 3, 4, 5)) for number in range(1, 2 * WITNESSES + 1))
+    waits = Waits()
+    waits.thaw(((), (), kept, (0, 0, 0, 2 * WITNESSES)))
+    assert [each.number for each in waits.latest()] == list(range(2 * WITNESSES, WITNESSES, -1))
+    assert len(waits.open) == WITNESSES
+    assert {each.centres for each in waits.latest()} == {(1, 3, 5)}
+
+
+def test_timers_that_a_trial_leaves_out_are_not_counted_in_it() -> None:
+    timers = Timers()
+    for number in range(3):
+        timers.set((Due.RESERVATION, (f"r{number}",)), number)
+        timers.set((Due.DEADLINE, (f"r{number}",)), number)
+    seen = timers.only(Due.RESERVATION, {("r1",), ("unset",)})
+    assert (seen.counts[Due.RESERVATION], seen.counts[Due.DEADLINE]) == (1, 3)
+    seen.set((Due.DEADLINE, ("r1",)), None)
+    assert (seen.counts[Due.DEADLINE], timers.counts[Due.DEADLINE]) == (2, 3)

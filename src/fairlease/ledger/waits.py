@@ -192,6 +192,8 @@ class Waits:
         self.scored.extend(scored)
         self.lean = tuple(lean)
         for witness in witnesses:
+            if witness.number <= self._numbers - WITNESSES:
+                continue  # The first format of snapshots kept twice as many.
             self.witnesses[witness.number] = witness
             if witness.actual is None:
                 self.open[witness.run] = witness.number
