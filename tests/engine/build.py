@@ -118,7 +118,8 @@ class World:
             self._heard = entry.seq
         assert self.auditor.violations == []
         dirty = self.scheduler.state.dirty
-        assert not dirty and not dirty.shaken, "every entry ends settled: a restart knows of nothing that was left over"
+        assert not dirty, "every entry ends settled"
+        assert not dirty.shaken, "a restart knows of nothing that was left over"
         return done
 
     def write(self, *things: Node | BudgetSpec) -> Tick:

@@ -22,7 +22,7 @@ from math import isqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
-from fairlease.ledger.durations import SPANS, kinds_of
+from fairlease.ledger.durations import SPANS
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -39,9 +39,6 @@ Table = tuple[float, ...]
 
 _BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
 """Who waits for this waits for work that the same money pays for."""
-
-_AGE_BITS = 4
-"""What has run about as long as another, to an eighth, is taken for as old."""
 
 
 class Running:
@@ -111,7 +108,7 @@ class Flow:
         self._state = state
         self._now = now
         self._table_of = table_of
-        self._running: dict[tuple[Line, int], Running] = {}
+        self._running: dict[Line, dict[int, Running]] = {}
         self._waiting: dict[Line, dict[int, Waiting]] = {}
         self._tables: dict[tuple[object, ...], Table] = {}
         for shape in state.queue.shapes.values():
@@ -124,7 +121,8 @@ class Flow:
             assert run.started_at is not None, "what runs has started"
             table = self._table(run, now - run.started_at)
             for line in _lines(run):
-                self._running.setdefault((line, run.spec.pod_gpus), Running()).add(run.width, table)
+                running = self._running.setdefault(line, {}).setdefault(run.spec.pod_gpus, Running())
+                running.add(run.width, table)
 
     def turn(self, run: RunState) -> int | None:
         """How long it is until a run's turn comes; None where nothing runs that could end."""
@@ -140,18 +138,17 @@ class Flow:
     def _lanes(self, run: RunState) -> tuple[list[Lane], list[Lane]]:
         """Those whose pods find room where the run's own do, and those that need more."""
         line, order = line_of(run), run.order if self._state.queue.has(run) else None
-        waiting = self._waiting.get(line, {})
+        running, waiting = self._running.get(line, {}), self._waiting.get(line, {})
         like: list[Lane] = []
         wider: list[Lane] = []
-        for size in sorted({size for of, size in self._running if of == line} | waiting.keys()):
+        for size in sorted(running.keys() | waiting.keys()):
             queue = waiting.get(size, Waiting())
-            lane = Lane(self._running.get((line, size), Running()), queue, queue.before(order))
+            lane = Lane(running.get(size, Running()), queue, queue.before(order))
             (like if size <= run.spec.pod_gpus else wider).append(lane)
         return like, wider
 
     def _table(self, run: RunState, elapsed: int) -> Table:
-        runtime, grain = run.spec.runtime, max(0, elapsed.bit_length() - _AGE_BITS)
-        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain)
+        kind = predict.alike(run, elapsed)
         found = self._tables.get(kind)
         if found is None:
             found = self._tables[kind] = self._table_of(run, elapsed)

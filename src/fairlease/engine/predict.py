@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
 
+_AGE_BITS = 4
+
 
 def duration_of(run: RunState) -> int:
     """How long a run that holds a reservation will take."""
@@ -41,6 +43,12 @@ def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[float]
     found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, wanted)
     limit = runtime.max_duration
     return found if limit is None else [min(each, max(limit, elapsed + 1)) for each in found]
+
+
+def alike(run: RunState, elapsed: int) -> tuple[object, ...]:
+    """What those share that may be taken for one: their kind, what was stated of them, and their age, to an eighth."""
+    runtime, grain = run.spec.runtime, max(0, elapsed.bit_length() - _AGE_BITS)
+    return kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain
 
 
 def taken_up(state: State, run: RunState, elapsed: int) -> tuple[float, ...]:

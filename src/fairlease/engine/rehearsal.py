@@ -18,7 +18,6 @@ from fairlease.engine import predict
 from fairlease.engine.command import TimePassed, WorkEnded
 from fairlease.engine.flow import Turns, places
 from fairlease.ledger import event as ev
-from fairlease.ledger.durations import kinds_of
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import Key
@@ -43,7 +42,6 @@ CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
 number of steps depends on the distance looked at, and no more on how much runs."""
 _GRID_BITS = 5
-_AGE_BITS = 4
 
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
@@ -176,9 +174,8 @@ class Rehearsal:
         if len(holds) <= HOLDS_MAX:
             return
         held = [(hold, key, run.order) for key, run in holds.items() if (hold := run.hold) is not None]
-        first = {
-            key for _, _, key in nsmallest(HOLDS_MAX, [(hold.earliest_start, order, key) for hold, key, order in held])
-        }
+        dates = [(hold.earliest_start, order, key) for hold, key, order in held]
+        first = [key for _, _, key in nsmallest(HOLDS_MAX, dates)]
         cut_for = [(hold, key) for hold, key, _ in held if hold.cut_from is not None and key not in first]
         self._promised = {key: max(self.now, hold.earliest_start) for hold, key in cut_for}
         self.state.pretend_reserved(first)
@@ -224,8 +221,7 @@ class Rehearsal:
         """
         if elapsed and not self._crowd:
             return self._predicted(run, elapsed)
-        runtime, grain = run.spec.runtime, max(0, elapsed.bit_length() - _AGE_BITS)
-        kind = (kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain)
+        kind = predict.alike(run, elapsed)
         found = self._known.get(kind)
         if found is None:
             found = self._known[kind] = self._predicted(run, elapsed)

@@ -174,7 +174,7 @@ def rest_on_facts(engine: Engine) -> None:
         if hold is None or hold.basis is not Reason.Predicted or hold.state is not ReservationState.PENDING:
             continue
         planner = Planner(state, engine.family, run, engine.now)
-        if planner.unfunded() is not None:
+        if planner.unfunded(told=False) is not None:
             continue
         cut_from = _cut_from(engine, hold)
         found = draft(engine, run, planner, None if cut_from is None else max(engine.now, cut_from), surely=True)
