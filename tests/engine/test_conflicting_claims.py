@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
@@ -74,3 +75,22 @@ def test_growth_beside_a_reservation_leaves_nothing_over_for_the_next_tick() -> 
     world.end("tiny")
     assert world.run("elastic").width == 2
     assert world.scheduler.state.dirty.shaken == set()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_who_gets_a_slice_first_does_not_hang_on_what_somebody_asked_meanwhile(asked: bool) -> None:
+    """Two flavors move up in one tick: in one order, whichever of them was thought of first."""
+    world = World(node("h"), node("m", flavor="A100"), budget("a", envelope(), envelope("old", flavor="A100")))
+    world.tick(cmd.Configure(Config(notice=None)))
+    for number in range(5):
+        for flavor in ("H100", "A100"):
+            world.submit(f"{flavor.lower()}-{number}", run("a", 8, 8, flavor=flavor))
+    if asked:
+        with world.scheduler.what_if(world.now, cmd.Submit(key("plan"), run("a", 8, 8, flavor="A100"))):
+            pass
+    for flavor in ("H100", "A100"):
+        world.submit(f"{flavor.lower()}-last", run("a", 8, 8, flavor=flavor))
+    world.wait(MINUTE)
+    tick = world.tick(*(cmd.WorkEnded(key(f"{flavor}-0"), 1, 0) for flavor in ("h100", "a100")))
+    made = [each.run for each in tick.decision.events if isinstance(each, ev.ReservationMade)]
+    assert made == [key("a100-last"), key("h100-last")]

@@ -249,7 +249,7 @@ def promote(engine: Engine) -> None:
     Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
     """
     state = engine.state
-    for far in state.standings.far.values():
+    for _, far in sorted(state.standings.far.items()):
         while far and not _far(engine, run := far.peekitem(0)[1]):
             planner = Planner(state, engine.family, run, engine.now)
             refusal = planner.unfunded()
