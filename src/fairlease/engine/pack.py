@@ -173,7 +173,7 @@ class Packer:
                 room = self.room(state) - self.taken.get(name, 0)
                 if room >= self.size:
                     found.append((room, state))
-        found.sort(key=lambda item: (item[0], item[1].order))
+        found.sort(key=lambda item: (item[0], item[1].rank))
         return found
 
     def seats(self, domain: Domain) -> Iterator[NodeState]:
@@ -269,7 +269,7 @@ def arrange(
     seats = [state for room, state in rooms for _ in range(room // size)]
     active, rest = seats[: block.active], seats[block.active :]
     used = {state.node.name for state in active}
-    by_fit = sorted(rest, key=lambda state: (state.room, state.order))
+    by_fit = sorted(rest, key=lambda state: (state.room, state.rank))
     apart = [state for state in by_fit if state.node.name not in used]
     beside = [state for state in by_fit if state.node.name in used]
     spares = (apart + beside)[: block.spares]

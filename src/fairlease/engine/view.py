@@ -310,7 +310,7 @@ def domain_views(state: State) -> list[View]:
 def node_views(state: State) -> list[View]:
     """Every node, with its free slots and, where it is skipped, why."""
     views = []
-    for node in sorted(state.capacity.nodes.values(), key=lambda each: each.order):
+    for node in sorted(state.capacity.nodes.values(), key=lambda each: each.rank):
         keys, labels = state.config.labels, node.node.labels
         views.append(
             {

@@ -37,7 +37,7 @@ class Domain:
     def __init__(self, key: tuple[str, str, str], pool: Pool) -> None:
         self.key = key
         self.name = key[2]
-        self.order = tuple(natural(part) for part in (key[2], key[1], key[0]))
+        self.order = (tuple(natural(part) for part in (key[2], key[1], key[0])), key)  # d1 and d01 are two
         self.pool = pool
         self.nodes: dict[str, NodeState] = {}
         self.mask = 0
@@ -246,7 +246,7 @@ class Pool:
     def _refresh(self) -> None:
         """Move the bits of domains that changed; where domains came or went, seat all of them anew."""
         if self.stale is None:
-            self._seated = sorted(self.domains.values(), key=lambda domain: (domain.order, domain.key))
+            self._seated = sorted(self.domains.values(), key=lambda domain: domain.order)
             self._holes, self._levels = {}, 0
             for place, domain in enumerate(self._seated):
                 domain.seat = 1 << place

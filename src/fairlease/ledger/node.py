@@ -40,7 +40,6 @@ class NodeState:
         "liens",
         "node",
         "not_ready_since",
-        "order",
         "peak",
         "rank",
         "seat",
@@ -52,8 +51,7 @@ class NodeState:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.order = natural(node.name)
-        self.rank = (self.order, node.name)
+        self.rank = (natural(node.name), node.name)
         self.peak = node.gpus
         self.free = (1 << node.gpus) - 1
         self.spare = self.tenant = 0
