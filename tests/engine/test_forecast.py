@@ -167,6 +167,17 @@ def test_with_notice_it_says_what_is_missing_and_what_could_give_way() -> None:
     assert any("by lot" in remedy for remedy in row.remedies)
 
 
+def test_what_is_kept_free_for_others_is_lacking_to_who_may_not_use_it() -> None:
+    world = World(node("n"), budget("a"), budget("b"))
+    world.tick(cmd.Configure(Config(notice=None)))
+    world.submit("half", run("a", 4, 4))
+    for number in range(4):
+        world.submit(f"r{number}", run("a", 8, 4))
+    world.submit("last", run("b", 8, 4))
+    rows = told(world)
+    assert (rows["r0"].deficit_gpus, rows["last"].deficit_gpus) == (4, 8)
+
+
 def test_forecasts_are_scored_over_the_past_of_the_ledger() -> None:
     world = crowded()
     told(world)

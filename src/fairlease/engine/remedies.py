@@ -84,7 +84,9 @@ class Remedies:
         found = self._counts.get(room) if planner.way is None else None
         if found is None:
             seats = Seats(state, planner.pool, reach, need_of(run.spec, least_width(run.spec)), planner.way)
-            found = self._counts[room] = sum(gpus for _, gpus in seats.deficits())
+            found = sum(gpus for _, gpus in seats.deficits())
+            if planner.way is None:  # Else it is one run's own, who may pass liens.
+                self._counts[room] = found
         return found
 
 
