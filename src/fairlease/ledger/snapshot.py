@@ -148,15 +148,21 @@ def take(state: State, head: Head) -> Snapshot:
 
 def open_up(snapshot: Snapshot) -> State | None:
     """The state a snapshot holds; None where it was taken by a version that writes them otherwise."""
-    return thaw(snapshot.body) if readable(snapshot) else None
+    frozen = _read(snapshot)
+    return None if frozen is None else _thaw(frozen)
 
 
 def readable(snapshot: Snapshot) -> bool:
     """Whether this version knows what a snapshot says."""
+    return _read(snapshot) is not None
+
+
+def _read(snapshot: Snapshot) -> FrozenState | None:
     try:
-        return _decoder.decode(snapshot.body).format <= FORMAT
+        frozen = _decoder.decode(snapshot.body)
     except msgspec.MsgspecError:
-        return False
+        return None
+    return frozen if frozen.format <= FORMAT else None
 
 
 def freeze(state: State) -> bytes:
@@ -227,7 +233,10 @@ def derived(state: State) -> dict[str, object]:
 
 def thaw(body: bytes) -> State:
     """A state from its bytes; indexes are built by applying what the bytes tell."""
-    frozen = _decoder.decode(body)
+    return _thaw(_decoder.decode(body))
+
+
+def _thaw(frozen: FrozenState) -> State:
     state = State()
     state.at = frozen.at
     state.apply(frozen.at, ev.Configured(config=frozen.config))
