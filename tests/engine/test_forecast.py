@@ -420,3 +420,17 @@ def test_timers_that_a_trial_leaves_out_are_not_counted_in_it() -> None:
     assert (seen.counts[Due.RESERVATION], seen.counts[Due.DEADLINE]) == (1, 3)
     seen.set((Due.DEADLINE, ("r1",)), None)
     assert (seen.counts[Due.DEADLINE], timers.counts[Due.DEADLINE]) == (2, 3)
+
+
+def test_who_is_far_back_starts_when_its_notice_is_over_at_the_latest() -> None:
+    world = World(node("n1"), budget("a"))
+    for number in range(2 * NEAR):
+        world.submit(f"r{number}", run("a", 8, 8))
+    last = key(f"r{2 * NEAR - 1}")
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    hold = world.run(f"r{2 * NEAR - 1}").hold
+    assert hold is not None
+    assert hold.cut_from is not None
+    alone = Rehearsal(engine, [last]).play()[last]
+    assert (alone.at, alone.source) == (hold.earliest_start, Reason.Notice)

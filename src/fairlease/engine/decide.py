@@ -5,7 +5,7 @@ otherwise is settled: cover that was lost or regained, work whose grace is over,
 I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
 
     1  commands           requests and reports become facts, or refusals with a reason
-    2  timers             deadlines, debounce, windows, hours: of this instant on TimePassed, of earlier ones always
+    2  timers             deadlines, debounce, windows, hours: on TimePassed, and wherever one of an earlier instant is due
     3  standing           units lose or regain their cover
     4  drains             overdrawn work under Drain whose grace is over ends
     5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one

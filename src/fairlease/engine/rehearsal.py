@@ -100,7 +100,7 @@ class Rehearsal:
             goes_on, reached = self._play(near)
         if goes_on:
             self._by_flow(reached)
-        self._keep_promises(played=bool(near))
+        self._keep_promises(reached)
         return self.starts
 
     def _near(self) -> set[Key]:
@@ -180,18 +180,15 @@ class Rehearsal:
         self._promised = {key: max(self.now, hold.earliest_start) for hold, key in cut_for}
         self.state.pretend_reserved(first)
 
-    def _keep_promises(self, *, played: bool) -> None:
-        """Who may have others cut when its notice is over starts then at the latest."""
-        if not played:
-            holds = ((run, self.state.runs[run].hold) for run in self._waiting)
-            self._promised = {
-                run: max(self.now, hold.earliest_start)
-                for run, hold in holds
-                if hold is not None and hold.cut_from is not None
-            }
+    def _keep_promises(self, reached: int) -> None:
+        """Who may have others cut when its notice is over starts then at the latest, unless that was played and did not help."""
+        for run in self._waiting:
+            hold = self.state.runs[run].hold
+            if hold is not None and hold.cut_from is not None and hold.earliest_start >= reached:
+                self._promised.setdefault(run, max(self.now, hold.earliest_start))
         for run, date in self._promised.items():
             start = self.starts.get(run)
-            if run in self._waiting or (start is not None and start.at > date):
+            if start.at > date if start is not None else run in self._waiting:
                 self.starts[run] = Start(date, Reason.Notice, None, date, date)
 
     def _due(self, now: int) -> list[WorkEnded]:
