@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.engine.build import MINUTE, World, budget, node, run
+from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
 
 from fairlease.model.reservation import ReservationState
 
@@ -38,3 +38,19 @@ def test_a_lien_names_its_nodes_in_the_order_in_which_a_restart_reads_them() -> 
     assert hold is not None
     assert len(hold.lien) > 2
     assert list(hold.lien) == sorted(hold.lien)
+
+
+def test_a_window_that_pays_only_where_the_run_never_fits_keeps_no_date() -> None:
+    """Its money now is taken away, what opens later reaches a node that is too small."""
+    now = envelope("now", concurrency=8, selector={"region": "west"})
+    later = envelope("later", concurrency=8, selector={"region": "east"}, start=T0 + 10 * HOUR)
+    nodes = node("big", 8), node("small", 4, region="east", domain="B")
+    world = World(*nodes, budget("org", now, later), budget("lab"))
+    assert world.submit("runs", run("lab", 8, pod=8)) == "Running"
+    assert world.submit("waits", run("org", 8, pod=8)) == "Reserved"
+    world.write(budget("org", replace(now, concurrency=4), later))
+    assert world.how("waits") == "ConcurrencyCapExceeded"
+    hold = world.run("waits").hold
+    assert hold is not None
+    assert hold.state is ReservationState.BLOCKED
+    world.wait(HOUR)

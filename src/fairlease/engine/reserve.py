@@ -320,8 +320,11 @@ def await_money(engine: Engine, run: RunState, cause: Reason, *, closed: bool) -
         settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)
         return
     hold = run.hold
-    if hold is None or not hold.holds or hold.earliest_start < planner.now:
-        make(engine, run, planner, Reason.WindowClosed)
+    sooner = hold is None or not hold.holds or hold.earliest_start < planner.now
+    if sooner and not make(
+        engine, run, planner, Reason.WindowClosed
+    ):  # That money reaches no nodes that could hold it.
+        settle(engine, run, ReservationState.BLOCKED, cause, cause.remedy)
 
 
 def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
