@@ -36,7 +36,7 @@ STEPS_MAX = 4_000
 """Where a rehearsal ends though somebody still waits."""
 
 NEAR = 128
-"""Who has fewer than so many before it in its line is played; so many starts at least, or as many as such runs are asked about."""
+"""Who has fewer than so many before it in its line is played, or fewer than runs are asked about; as many starts at the most."""
 
 CROWD = 512
 """From so many runs on the machine on, ends are moved to a grid that widens with their distance (1/32 of it at most), so that the
@@ -105,11 +105,11 @@ class Rehearsal:
 
     def _near(self) -> set[Key]:
         """Those who are wanted and stand near the front of their line."""
-        state = self.state
-        if sum(len(shape.runs) for shape in state.queue.shapes.values()) <= NEAR:
+        state, front = self.state, max(NEAR, len(self._wanted))
+        if sum(len(shape.runs) for shape in state.queue.shapes.values()) <= front:
             return self._wanted
         place = places(state)
-        return {key for key in self._wanted if place(state.runs[key]) < NEAR}
+        return {key for key in self._wanted if place(state.runs[key]) < front}
 
     def _play(self, near: set[Key]) -> tuple[bool, int]:
         """Until these have started; whether more would happen after that, and when that was. Everything is undone."""
