@@ -175,11 +175,8 @@ class Durations:
         if stated is not None and bin_of(stated) >= first:
             layers.append([(bin_of(stated), 1.0)])
         centre, fade = (bin_of(UNKNOWN), _TAIL) if stated is None else (bin_of(stated), _STATED)
-        found = _mixture(layers, first, max(share, 0.0), _prior(centre, fade))
-        if by_ends:
-            known = _mixture(layers, first, 0.0, _NOTHING)
-            found = known if sum(known) > 0 else found
-        return first, age, found
+        known = by_ends and any(total(layer) > 0 for layer in layers)
+        return first, age, _mixture(layers, first, max(share, 0.0), _NOTHING if known else _prior(centre, fade))
 
     def high(self, of: tuple[Kind, ...], stated: int | None) -> int:
         """How long an attempt lasts at the most, nine times in ten: as `quantiles`, from the top, as every start asks for it."""
