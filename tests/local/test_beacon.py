@@ -12,8 +12,8 @@ from tests.local.stage import Stage, run_object, until
 from fairlease.engine.lottery import seed_of
 from fairlease.ledger import event as ev
 from fairlease.ledger.sqlite import SqliteStore
-from fairlease.local.beacon import clean, read_file
 from fairlease.model.reservation import OutcomeSpec
+from fairlease.theatre.beacon import clean, read_file
 
 
 def drawn(stage: Stage) -> OutcomeSpec:

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlease.local import shim
 from fairlease.local.environment import user_of
 from fairlease.local.pods import MARGIN_MS, Exited, How, Loss, Lost, NotStarted, Observation, Pods, PodSpec, Running
+from fairlease.theatre import shim
 
 NOBODY = 65534
 PATIENCE_S = 15.0
@@ -46,7 +46,7 @@ def die_at(line_number):
     count, me = 0, os.getpid()
     def trace(frame, event, argument):
         nonlocal count
-        if not frame.f_code.co_filename.endswith(("local/pods.py", "local/shim.py")):
+        if not frame.f_code.co_filename.endswith(("local/pods.py", "theatre/shim.py")):
             return None
         if event == "line" and os.getpid() == me:
             count += 1

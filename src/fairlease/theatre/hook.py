@@ -1,8 +1,8 @@
 """A command of the operator's, run for a while, with something to read on its standard input.
 
-A process of its own stands between the daemon and the command, for three reasons: it becomes the run's user first, it ends the
-command and all that it started when its time is over, and it does the same when the daemon dies, so that nothing is left behind.
-`python -m fairlease.local.hook` reads a line of JSON (command, env, user or null, seconds), and then what is for the command.
+A process of its own stands between the scheduler and the command, for three reasons: it becomes the run's user first, it ends the
+command and all that it started when its time is over, and it does the same when the scheduler dies, so that nothing is left behind.
+`python -m fairlease.theatre.hook` reads a line of JSON (command, env, user or null, seconds), and then what is for the command.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fairlease.local import shim
+from fairlease.theatre import shim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairlease.local.environment import User
+    from fairlease.theatre.login import User
 
 OUT_BYTES = 4_096
 LATE = 124
@@ -47,7 +47,7 @@ async def call(
     become = None if user is None else {"uid": user.uid, "gid": user.gid, "name": user.name}
     spec = json.dumps({"command": list(command), "env": dict(env), "user": become, "seconds": seconds})
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "fairlease.local.hook"),
+        *(sys.executable, "-I", "-m", "fairlease.theatre.hook"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
