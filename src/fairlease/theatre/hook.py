@@ -14,6 +14,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from fairlease.theatre import shim
@@ -69,13 +71,15 @@ def main(spec: dict[str, Any], said: bytes) -> int:
     os.umask(0o022)
     shim.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _stop)
+    output = _Output()
+    until = time.monotonic() + spec["seconds"]
     try:
         shim.become(spec["user"])
         shim.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # only now: a change of user clears it
         work = subprocess.Popen(
             spec["command"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=output.theirs,
             stderr=subprocess.STDOUT,
             env=spec["env"],
             cwd="/",
@@ -85,17 +89,44 @@ def main(spec: dict[str, Any], said: bytes) -> int:
         sys.stderr.write(f"{spec['command'][0]} cannot be run: {error}\n")
         return NOT_RUN
     try:
-        out, _ = work.communicate(said, timeout=spec["seconds"])
+        output.read()
+        work.communicate(said, timeout=spec["seconds"])
+        output.ended(until)
     except subprocess.TimeoutExpired:
         sys.stderr.write(f"it was ended after {spec['seconds']:g} s\n")
         return LATE
     finally:
         _end()
-    sys.stdout.buffer.write(out[:OUT_BYTES])
+    sys.stdout.buffer.write(output.first)
     if work.returncode:
-        last = out.decode(errors="replace").strip().splitlines()
+        last = output.last.decode(errors="replace").strip().splitlines()
         sys.stderr.write(f"exit code {work.returncode}{f': {last[-1]}' if last else ''}\n")
     return work.returncode if work.returncode >= 0 else shim.SIGNALED - work.returncode
+
+
+class _Output:
+    """What a command writes: its beginning and its end are kept, however much there is in between."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()
+        self.first = self.last = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def read(self) -> None:
+        """The command has its end of the pipe."""
+        os.close(self.theirs)
+        self._reader.start()
+
+    def ended(self, until: float) -> None:
+        """Wait until nobody can write any more: what a command left behind may."""
+        self._reader.join(max(0.0, until - time.monotonic()))
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired("", 0)
+
+    def _read(self) -> None:
+        while chunk := os.read(self._ours, 1 << 16):
+            self.first += chunk[: OUT_BYTES - len(self.first)]
+            self.last = (self.last + chunk)[-OUT_BYTES:]
 
 
 def _end() -> None:
