@@ -13,10 +13,7 @@ from tools.controlplane import Plane, Rack
 from fairlease.kube.names import FINALIZER, HOLD
 from fairlease.kube.policy import NAMESPACE
 
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nretryBackoff: 2s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 # --- from a Run to its pods ----------------------------------------------------------------------------------------------
