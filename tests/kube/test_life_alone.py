@@ -152,6 +152,44 @@ def test_gpus_are_given_to_the_next_only_when_the_last_pod_there_is_gone(team: T
 # --- money and trust -----------------------------------------------------------------------------------------------------
 
 
+def conditions(team: Team) -> dict[str, tuple[str, str]]:
+    """How the conditions of a team's Budget stand, and since when."""
+    status = team.api.get(path("Budget", team.namespace, "money")).body.get("status") or {}
+    return {each["type"]: (each["status"], each["lastTransitionTime"]) for each in status["conditions"]}
+
+
+def covers(team: Team, gpus: int, *, lends: bool = False) -> None:
+    envelope = {"name": "main", "flavor": team.flavor, "selector": {"region": "*"}, "concurrency": gpus}
+    spec = {"envelopes": [{**envelope, "lending": {"allow": lends, "maxConcurrency": 8}}]}
+    assert team.api.patch(path("Budget", team.namespace, "money"), {"spec": spec}).ok
+
+
+def test_each_condition_of_a_budget_tells_since_when_it_is_as_it_is(mind: Controller, team: Team) -> None:
+    team.submit("runs", 8, pod=8)
+    team.reaches("runs", "Running")
+    first = conditions(team)
+    time.sleep(1.1)
+    covers(team, 4)
+    eventually(lambda: conditions(team)["Covered"][0] == "False")
+    second = conditions(team)
+    assert second["Covered"][1] > first["Covered"][1]
+    assert second["Ready"] == first["Ready"], "an edit of its terms is no change of that"
+
+    mind.kill()
+    mind.start()
+    time.sleep(1.1)
+    covers(team, 8, lends=True)
+    eventually(lambda: conditions(team)["Covered"][0] == "True")
+    third = conditions(team)
+    assert third["Covered"][1] > second["Covered"][1]
+    assert third["LendingRoom"][1] >= third["Covered"][1]
+    assert third["Ready"] == first["Ready"]
+    time.sleep(1.1)
+    covers(team, 12, lends=True)
+    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body["status"]["observedGeneration"] == 4)
+    assert conditions(team) == third
+
+
 def test_a_budget_that_is_written_later_starts_the_run_that_waited_for_it(team: Team) -> None:
     assert team.api.delete(path("Budget", team.namespace, "money")).ok
     time.sleep(0.5)

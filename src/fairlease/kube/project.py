@@ -327,10 +327,12 @@ class Projector:
         if self.writer.busy(part):
             return
         refusal, generation = self._observer.refused_budgets.get(name), seen.metadata.generation
+        before = self._scribe.last(BUDGETS, seen)
         if refusal is not None:
-            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation))
+            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation, before))
         elif name in self._decider.state.budgets:
-            self._scribe.report(BUDGETS, part, seen, reports.budget_report(self._decider, name, now, generation))
+            report = reports.budget_report(self._decider, name, now, generation, before)
+            self._scribe.report(BUDGETS, part, seen, report)
 
     def _outcome(self, name: str, spec: Body) -> None:
         async def act() -> None:
