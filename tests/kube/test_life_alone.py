@@ -6,6 +6,7 @@ import time
 
 import pytest
 from tests.kube.conftest import CONFIG
+from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, RUN_FOR, SILENT, Controller, Team, audited, eventually
 from tests.kube.tenancy import path
 from tools.controlplane import Plane, Rack
@@ -201,6 +202,38 @@ def test_a_budget_that_is_written_later_starts_the_run_that_waited_for_it(team: 
     team.reaches("poor", "Running")
     where = path("Budget", team.namespace, "late")
     eventually(lambda: team.api.get(where).body["status"]["headroom"][0]["concurrency"] == 3)
+
+
+def test_what_a_waiting_run_is_told_follows_an_edit_of_its_budget_once(mind: Controller, team: Team) -> None:
+    covers(team, 4)
+    names = ("big", "alike")
+    for name in names:
+        team.submit(name, 16, pod=4)
+
+    def say(words: str) -> bool:
+        return all(team.status(name).get("message", "").startswith(words) for name in names)
+
+    eventually(lambda: say("12 of 16 GPUs find no payer"))
+    covers(team, 8)
+    eventually(lambda: say("8 of 16 GPUs find no payer"))
+    told = {name: team.run(name) for name in names}
+    funded = [each for each in told["big"]["status"]["conditions"] if each["type"] == "Funded"]
+    assert [each["message"] for each in funded] == [told["big"]["status"]["message"]]
+    assert (
+        team.status("big")["message"] == Person(team.plane, "admin", team.namespace).asks("explain", "big")["message"]
+    )
+
+    led = len(mind.told("decides"))
+    mind.kill()
+    mind.start()
+    eventually(lambda: len(mind.told("decides")) > led)
+    time.sleep(2)
+    team.submit("small", 4, pod=4)
+    team.reaches("small", "Running")
+    time.sleep(2)
+    versions = {name: team.run(name)["metadata"]["resourceVersion"] for name in names}
+    said_once = {name: each["metadata"]["resourceVersion"] for name, each in told.items()}
+    assert versions == said_once, "not by who takes over, and not whenever a lease comes or goes"
 
 
 def test_a_namespace_that_lost_its_owner_spends_nothing_more(team: Team) -> None:

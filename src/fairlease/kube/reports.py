@@ -31,9 +31,11 @@ COUNTDOWN_S = 60
 """How far a countdown may be off before it is written again, where its date is near."""
 
 
-def live_report(run: RunState, now: int, generation: int, problem: str, capacity: Capacity, *, on_nodes: int) -> View:
-    """How a run that lives stands. It is Running once all its pods are on their nodes, and not before."""
-    view = run_status(run, now, capacity)
+def live_report(
+    run: RunState, now: int, generation: int, capacity: Capacity, *, message: str, problem: str, on_nodes: int
+) -> View:
+    """How a run that lives stands, and why. It is Running once all its pods are on their nodes, and not before."""
+    view = run_status(run, now, capacity, message)
     pods = sum(1 for lease in run.leases.values() if lease.rank >= 0)
     if run.phase is Phase.RUNNING and on_nodes < pods:
         view["phase"] = Phase.PENDING.value
