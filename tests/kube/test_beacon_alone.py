@@ -81,7 +81,7 @@ def test_a_beacon_in_a_mounted_file_enters_the_draw_and_a_stranger_can_repeat_it
         (tmp_path / "next").replace(mount)
         outcome = drawn(team)
         assert beacon_of(outcome) == "3f2a-drand-round-77"
-        assert metric(f"http://127.0.0.1:{PORT}/metrics", 'beacon_reads_total{result="read"}') == 1
+        assert metric(f"http://127.0.0.1:{PORT}/metrics", 'beacon_reads_total{result="read"}') >= 1
 
         admin, name = Person(cluster, "admin", team.namespace), outcome["metadata"]["name"]
         assert "beacon:         3f2a-drand-round-77" in admin.sees("lottery", "verify", name)
