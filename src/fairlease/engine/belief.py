@@ -4,8 +4,10 @@ Each witness (`ledger.waits`) tells an error of each expert: what its wait came 
 believed. One that waits still counts by the root of the share of that wait that has passed. What is newer counts more: a witness
 counts half as much as one that is younger by `HALF_LIFE` witnesses, or by `HALF_SPAN` of the wait that is asked about, whichever is
 less of a difference: where waits are long, what was wrong a wait ago may long be mended; where they are short, so few witnesses say
-nothing. The expert whose errors are the most alike speaks. Not all of what its errors have in common is made up for: in a queue of
-days they are of another week.
+nothing. The expert whose errors are the most alike speaks.
+
+What its errors have in common is made up for as far as it was seen more than once. Witnesses of one wave tell the same thing however
+many they are; only those that stand a whole wait apart know nothing of each other.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ AGE_MAX = 8
 ENOUGH = 5.0
 """Witnesses that must be heard before any other expert speaks than the one that only plays."""
 
-DOUBT = 3.0
+DOUBT = 4.0
 """The rehearsal's own spread counts as much as so many witnesses that came out early, in the middle and late."""
 
-UNHEEDED = 0.15
-"""The share of the errors' middle that is not made up for."""
+SEEN_APART = 0.7
+"""Witnesses that stand a wait apart, by which half of the errors' middle is made up for."""
 
 BEYOND = 1.0
 """How much it counts that the next one may be earlier, or later, than all before it."""
@@ -75,34 +77,38 @@ class Belief:
                 self._heard.append(
                     Heard(each.at, each.centres, nats(max(wait, ACTUAL_MIN)), math.sqrt((now - each.at) / wait))
                 )
-        self._known: dict[int, tuple[int, Pool]] = {}
+        self._known: dict[int, tuple[int, Pool, float]] = {}
 
     def waits(self, play: int, usual: int | None, doubt: Sequence[int]) -> list[int]:
         """P10, P50 and P90 of a wait, in milliseconds; `doubt` is the rehearsal's own spread around its middle, in `nats`."""
-        expert, pool = self._pool(max(play, PLAY_MIN).bit_length())
+        expert, pool, heeded = self._pool(max(play, PLAY_MIN).bit_length())
         middle, own = centre(expert, play, usual), nats(max(play, PLAY_MIN))
-        known = [middle + error for error in _heeded(quantiles(pool, doubt, self.shares))]
+        known = [middle + error for error in _made_up_for(quantiles(pool, doubt, self.shares), heeded)]
         # What is certain is told exactly, and what is early or late lies on its own side of it.
         p10, p50, p90 = (play if each == own else round(math.exp(each / 1000)) for each in known)
         return [min(p10, p50), p50, max(p50, p90)]
 
-    def _pool(self, size: int) -> tuple[int, Pool]:
-        """The expert that speaks about waits of so many bits, and its errors."""
+    def _pool(self, size: int) -> tuple[int, Pool, float]:
+        """The expert that speaks about waits of so many bits, its errors, and the share of their middle that is made up for."""
         found = self._known.get(size)
         if found is None:
-            heard = self._by_age(HALF_SPAN * (1 << size - 1))
-            found = self._known[size] = self._best(heard)
+            heard, apart = self._by_age(1 << size - 1)
+            found = self._known[size] = *self._best(heard), apart / (apart + SEEN_APART)
         return found
 
-    def _by_age(self, span: float) -> list[tuple[Heard, float]]:
-        found, before = [], 0.0
+    def _by_age(self, wait: int) -> tuple[list[tuple[Heard, float]], float]:
+        """Who is heard about such a wait, each with its weight, and how many those are that stand a wait apart."""
+        found, before, apart, younger = [], 0.0, 0.0, self.now
         for each in self._heard:
-            age = min(before / HALF_LIFE, (self.now - each.at) / span)
+            age = min(before / HALF_LIFE, (self.now - each.at) / (HALF_SPAN * wait))
             if age > AGE_MAX:
                 break
-            found.append((each, each.weight * 0.5**age))
+            weight = each.weight * 0.5**age
+            found.append((each, weight))
             before += each.weight
-        return found
+            apart += weight * min(1.0, (younger - each.at) / wait)
+            younger = each.at
+        return found, apart
 
     def _best(self, heard: list[tuple[Heard, float]]) -> tuple[int, Pool]:
         best = EXPERTS - 1, _errors(heard, EXPERTS - 1)
@@ -131,9 +137,9 @@ def quantiles(pool: Pool, doubt: Sequence[int], shares: Sequence[int]) -> list[i
     return found
 
 
-def _heeded(errors: list[int]) -> list[int]:
-    """The same, moved back towards no error by a share of the middle one, but none past it."""
-    back = round(UNHEEDED * errors[1])
+def _made_up_for(errors: list[int], share: float) -> list[int]:
+    """The same, where a share of the middle one is made up for: moved back towards no error, but none past it."""
+    back = round((1 - share) * errors[1])
     if back > 0:
         return [max(min(error, 0), error - back) for error in errors]
     return [min(max(error, 0), error - back) for error in errors]

@@ -32,7 +32,9 @@ EXPERTS = 3
 REMEMBERED = 500
 """Starts whose scores are remembered."""
 WITNESSES = 256
-"""Forecasts that are kept to learn from; they stand apart by the wait that was foreseen, divided by this."""
+"""Forecasts that are kept to learn from."""
+APART = 32
+"""Witnesses stand apart by the wait that was foreseen, divided by this."""
 WAITS = 20
 """Waits of each owner that are remembered."""
 EVERYBODY = ""
@@ -117,7 +119,7 @@ class Waits:
     def told(self, undo: UndoLog, run: Key, at: int, first: Foreseen) -> None:
         """A run got its first forecast: it is a witness, if there was none just before it."""
         last = self.witnesses.get(self._numbers)
-        if last is not None and (at - last.at) * WITNESSES < max(first.play, PLAY_MIN):
+        if last is not None and (at - last.at) * APART < max(first.play, PLAY_MIN):
             return
         undo.later(setattr, self, "_numbers", self._numbers)
         self._numbers += 1
