@@ -74,7 +74,11 @@ def test_the_page_stands_alone_and_can_be_heard(ask: Ask, tmp_path: Path) -> Non
     charts = [each for each in elements if each.get("role") == "img"]
     names = {each.get("id"): "".join(each.itertext()) for each in elements if "id" in each.attrib}
     assert len(charts) == 4
-    assert all(names[label] for chart in charts for label in chart.attrib["aria-labelledby"].split())
+    assert all(
+        names[label]
+        for chart in charts
+        for label in (chart.attrib["aria-labelledby"], chart.attrib["aria-describedby"])
+    )
     assert "prefers-color-scheme:dark" in text
     for owner in ("org:a", "org:b", "org:c"):
         assert f"<title>{owner}</title>" in text

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, UNWRITTEN, Failure
-from fairlease.cli.output import emit, show_table, span
+from fairlease.cli.output import NOTHING, emit, show_table, span
 from fairlease.cli.progress import progress_bar
 from fairlease.cli.session import Session
 
@@ -279,7 +279,10 @@ def _kept(forecast: Given) -> str:
 
 
 def _row(row: Given) -> tuple[object, ...]:
+    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}")
+    if row["runs"] == row["neverStarted"]:
+        return (*head, *(NOTHING for _ in range(5)), row["preemptions"], row["neverStarted"])
     waits = tuple(span(row["waitSeconds"][name] * 1000) for name in ("mean", "median", "p95"))
-    slow = f"{row['slowdown']['mean']:.2f}"
-    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}", f"{row['atOnce']:.1%}")
-    return (*head, *waits, slow, row["preemptions"], row["neverStarted"])
+    mean = row["slowdown"]["mean"]
+    slow = NOTHING if mean is None else f"{mean:.2f}"
+    return (*head, f"{row['atOnce']:.1%}", *waits, slow, row["preemptions"], row["neverStarted"])
