@@ -180,6 +180,38 @@ def test_a_bad_line_is_told_and_nothing_is_replayed(ask: Ask, tmp_path: Path) ->
     assert f'{path}:3: gpus: "eight": expected a whole number' in result.stderr
 
 
+def test_a_page_is_refused_before_the_replay_where_it_cannot_be_written(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, JOBS)
+    before = path.read_bytes()
+    common = ("simulate", "--trace", str(path), "--format", "philly", "--html")
+    folder = ask(*common, str(tmp_path))
+    assert folder.exit_code == 2
+    assert "it is a folder" in folder.stderr
+    itself = ask(*common, str(path))
+    assert itself.exit_code == 2
+    assert "is what is replayed, and would be written over" in itself.stderr
+    assert path.read_bytes() == before
+
+
+def test_about_a_thousand_of_those_that_wait_are_forecast_unless_it_is_said(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(number, "a", 8, 1) for number in range(2_001)])
+    told = replay(ask, path, "--nodes", "9x8")
+    assert told["settings"]["Forecasts"] == "1 in 2 that waits"  # type: ignore[index]  # it is JSON, read again
+    told = replay(ask, path, "--nodes", "9x8", "--forecasts", "0")
+    assert told["settings"]["Forecasts"] == "none"  # type: ignore[index]  # it is JSON, read again
+
+
+def test_where_nobody_started_no_wait_is_told(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(0, "a", 72, 60)])
+    told = replay(ask, path, "--nodes", "1x8", "--against", "reservations=false")
+    assert told["waits"]["waitSeconds"] == dict.fromkeys(("mean", "median", "p95", "max"))  # type: ignore[index]  # it is JSON
+    assert told["against"]["waitMeanSeconds"] == {"before": None, "after": None, "change": None}  # type: ignore[index]  # as above
+    table = ask("simulate", "--trace", str(path), "--format", "philly", "--nodes", "1x8").stdout
+    assert re.search(r"^org:a +1 +0 +- +- +- +- +- +0 +1$", table, re.MULTILINE)
+    assert "1 job from" in table
+    assert "1 node, 8 GPUs" in table
+
+
 def test_options_of_a_trace_need_a_trace(ask: Ask) -> None:
     result = ask("simulate", "--random", "1", "--nodes", "4x8")
     assert result.exit_code == 2
