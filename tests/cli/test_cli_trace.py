@@ -172,6 +172,19 @@ def test_an_option_that_makes_no_sense_is_told_with_its_remedy(
     assert result.stdout == ""
 
 
+def test_a_trace_of_another_format_is_told_by_its_name(ask: Ask, tmp_path: Path) -> None:
+    made = {
+        "philly": philly(tmp_path, JOBS),
+        "helios": helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED"),
+        "swf": swf(tmp_path, "1 0 5 3600 8 -1 -1 8 1800 -1 1 3 74 -1 1 -1 -1 -1"),
+    }
+    for form, path in made.items():
+        for other in made.keys() - {form}:
+            result = ask("simulate", "--trace", str(path), "--format", other)
+            assert result.exit_code == 2
+            assert f"it looks like --format {form}" in result.stderr
+
+
 def test_a_bad_line_is_told_and_nothing_is_replayed(ask: Ask, tmp_path: Path) -> None:
     path = helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED", "2,ann,vcA,0,eight,1,60,COMPLETED")
     result = ask("simulate", "--trace", str(path), "--format", "helios")
