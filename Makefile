@@ -6,7 +6,7 @@ READY  := .venv/ready
 CODE    = $(wildcard src tests bench tools)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster cluster-down controlplane test check fix bench histories clean
+.PHONY: help demo cluster cluster-down controlplane browser test check fix bench histories clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ cluster-down: $(READY) ## stop it
 controlplane: $(READY) ## build what the cluster and the tests on Kubernetes run, once
 	@$(BIN)/python -m tools.controlplane build
 
-test: check controlplane ## check, then run every test on all cores
+browser: $(READY) ## find the Chromium that draws our pages in tests; in CI, install it
+	@$(BIN)/python -m tools.browser
+
+test: check controlplane browser ## check, then run every test on all cores
 	$(BIN)/pytest -n auto
 
 check: $(READY) ## read only: lint, format, types, layers, generated files

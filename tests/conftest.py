@@ -24,10 +24,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
-        """Tests in tests/kube share one control plane, but those in files called `…_alone.py`, which start their own."""
+        """Tests in tests/kube share one control plane, but those in files called `…_alone.py`, which start their own.
+
+        Tests in tests/browser share one browser.
+        """
 
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file.startswith("tests/browser/"):
+                return "tests/browser"
             if not file.startswith("tests/kube/"):
                 return nodeid
             return file if file.endswith("_alone.py") else "tests/kube"

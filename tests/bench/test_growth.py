@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import pytest
 from bench.admission import Bench, Case
@@ -19,7 +20,8 @@ from bench.forecast import full as full_of
 from bench.loop import Load, Loop
 from bench.packing import full
 from bench.swap import filled
-from bench.synthetic import DOMAIN_NODES, asked, cluster, request, run_key
+from bench.synthetic import DOMAIN_NODES, asked, budget, cluster, request, run_key
+from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR, MINUTE
@@ -27,6 +29,9 @@ from fairlease.model.config import Config
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 NODES = 320
 BASE = Case(100, 0, nodes=NODES)
@@ -46,6 +51,26 @@ def calls(work: Callable[[], object]) -> int:
         work()
     finally:
         sys.setprofile(None)
+    return counted
+
+
+def steps(work: Callable[[], object]) -> int:
+    """How many instructions of Python `work` takes, once warm: a loop that calls nothing shows here."""
+    counted = 0
+
+    def count(frame: FrameType, event: str, _what: object) -> TraceFunction:
+        nonlocal counted
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        counted += event == "opcode"
+        return count
+
+    work()
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
     return counted
 
 
@@ -135,6 +160,26 @@ def test_one_more_of_many_that_wait_alike_costs_no_more_than_the_second() -> Non
         return calls(lambda: _refused(scheduler, submission))
 
     assert work(400) <= 1.1 * work(2)
+
+
+def test_who_waits_for_money_costs_nothing_when_one_of_many_alike_takes_the_place_of_another() -> None:
+    def work(pending: int) -> int:
+        scheduler = cluster(64, 1)
+        at, given = scheduler.state.at, budget(0, hours=False)
+        envelopes = tuple(replace(each, concurrency=8) for each in given.spec.envelopes)
+        scheduler.tick(at, cmd.SetBudget(given.budget, replace(given.spec, envelopes=envelopes)))
+        for number in range(pending):
+            scheduler.tick(at, asked(number, request(0, 8)))
+        assert len(scheduler.state.queue.shapes) == 1
+        return steps(lambda: _replaced(scheduler))
+
+    assert work(1_000) <= 1.1 * work(100)
+
+
+def _replaced(scheduler: Scheduler) -> None:
+    with scheduler.what_if(scheduler.state.at + 1, cmd.WorkEnded(run_key(0), 1, 0)) as decision:
+        results = [each.result for each in decision.tries]
+        assert results == [Reason.Start, Reason.ConcurrencyCapExceeded]
 
 
 def test_a_run_costs_as_much_after_a_thousand_others_as_at_first() -> None:

@@ -74,7 +74,11 @@ def test_the_page_stands_alone_and_can_be_heard(ask: Ask, tmp_path: Path) -> Non
     charts = [each for each in elements if each.get("role") == "img"]
     names = {each.get("id"): "".join(each.itertext()) for each in elements if "id" in each.attrib}
     assert len(charts) == 4
-    assert all(names[label] for chart in charts for label in chart.attrib["aria-labelledby"].split())
+    assert all(
+        names[label]
+        for chart in charts
+        for label in (chart.attrib["aria-labelledby"], chart.attrib["aria-describedby"])
+    )
     assert "prefers-color-scheme:dark" in text
     for owner in ("org:a", "org:b", "org:c"):
         assert f"<title>{owner}</title>" in text
@@ -168,12 +172,57 @@ def test_an_option_that_makes_no_sense_is_told_with_its_remedy(
     assert result.stdout == ""
 
 
+def test_a_trace_of_another_format_is_told_by_its_name(ask: Ask, tmp_path: Path) -> None:
+    made = {
+        "philly": philly(tmp_path, JOBS),
+        "helios": helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED"),
+        "swf": swf(tmp_path, "1 0 5 3600 8 -1 -1 8 1800 -1 1 3 74 -1 1 -1 -1 -1"),
+    }
+    for form, path in made.items():
+        for other in made.keys() - {form}:
+            result = ask("simulate", "--trace", str(path), "--format", other)
+            assert result.exit_code == 2
+            assert f"it looks like --format {form}" in result.stderr
+
+
 def test_a_bad_line_is_told_and_nothing_is_replayed(ask: Ask, tmp_path: Path) -> None:
     path = helios(tmp_path, "1,ann,vcA,0,8,1,60,COMPLETED", "2,ann,vcA,0,eight,1,60,COMPLETED")
     result = ask("simulate", "--trace", str(path), "--format", "helios")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert f'{path}:3: gpus: "eight": expected a whole number' in result.stderr
+
+
+def test_a_page_is_refused_before_the_replay_where_it_cannot_be_written(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, JOBS)
+    before = path.read_bytes()
+    common = ("simulate", "--trace", str(path), "--format", "philly", "--html")
+    folder = ask(*common, str(tmp_path))
+    assert folder.exit_code == 2
+    assert "it is a folder" in folder.stderr
+    itself = ask(*common, str(path))
+    assert itself.exit_code == 2
+    assert "is what is replayed, and would be written over" in itself.stderr
+    assert path.read_bytes() == before
+
+
+def test_about_a_thousand_of_those_that_wait_are_forecast_unless_it_is_said(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(number, "a", 8, 1) for number in range(2_001)])
+    told = replay(ask, path, "--nodes", "9x8")
+    assert told["settings"]["Forecasts"] == "1 in 2 that waits"  # type: ignore[index]  # it is JSON, read again
+    told = replay(ask, path, "--nodes", "9x8", "--forecasts", "0")
+    assert told["settings"]["Forecasts"] == "none"  # type: ignore[index]  # it is JSON, read again
+
+
+def test_where_nobody_started_no_wait_is_told(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(0, "a", 72, 60)])
+    told = replay(ask, path, "--nodes", "1x8", "--against", "reservations=false")
+    assert told["waits"]["waitSeconds"] == dict.fromkeys(("mean", "median", "p95", "max"))  # type: ignore[index]  # it is JSON
+    assert told["against"]["waitMeanSeconds"] == {"before": None, "after": None, "change": None}  # type: ignore[index]  # as above
+    table = ask("simulate", "--trace", str(path), "--format", "philly", "--nodes", "1x8").stdout
+    assert re.search(r"^org:a +1 +0 +- +- +- +- +- +0 +1$", table, re.MULTILINE)
+    assert "1 job from" in table
+    assert "1 node, 8 GPUs" in table
 
 
 def test_options_of_a_trace_need_a_trace(ask: Ask) -> None:

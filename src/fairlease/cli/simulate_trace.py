@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, UNWRITTEN, Failure
-from fairlease.cli.output import emit, show_table, span
+from fairlease.cli.output import NOTHING, emit, show_table, span
 from fairlease.cli.progress import progress_bar
 from fairlease.cli.session import Session
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
+FORECASTS = 1_000
+"""At most about so many forecasts, unless it is told otherwise: a thousand tell a share to a point or two."""
 THOUGHT_MAX = 40_000_000
 """Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
 
@@ -60,10 +63,8 @@ def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
     from fairlease.model.document import Invalid
 
     html = given["html"]
-    if html is not None and not Path(html).absolute().parent.is_dir():
-        raise Failure(
-            f"--html: {html} cannot be written: there is no such folder", remedy="make the folder, or name another"
-        )
+    if html is not None:
+        _writable(html, given)
     try:
         play, settings = _prepared(given)
         other = _other(play, given)
@@ -74,6 +75,20 @@ def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
         _play(each, bar=bar)
     _report(session, play, settings, html, other)
     return True
+
+
+def _writable(html: str, given: Given) -> None:
+    """Whether a page can be written there, before hours of trace are replayed for it; what is read is not written over."""
+    page, read = Path(html).absolute(), (given["trace"], given["budgets"], *given["config"])
+    if not page.parent.is_dir():
+        raise Failure(
+            f"--html: {html} cannot be written: there is no such folder", remedy="make the folder, or name another"
+        )
+    if page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK):
+        told = "it is a folder" if page.is_dir() else "you may not write there"
+        raise Failure(f"--html: {html} cannot be written: {told}", remedy="name another file")
+    if page.exists() and any(each is not None and Path(each).exists() and page.samefile(each) for each in read):
+        raise Failure(f"--html: {html} is what is replayed, and would be written over", remedy="name another file")
 
 
 def _prepared(given: Given) -> tuple[TracePlay, dict[str, str]]:
@@ -87,6 +102,7 @@ def _prepared(given: Given) -> tuple[TracePlay, dict[str, str]]:
     trace = read_trace(given["trace"], given["form"], start).first(given["limit"])
     stage = _stage(trace, given)
     settings = {"Budgets": _or(given["budgets"], "one"), "Limits": _or(given["limits"], "trace")}
+    settings |= {"Forecasts": f"1 in {stage.forecasts} that waits" if stage.forecasts else "none"}
     settings |= {name.title(): ", ".join(given[name]) for name in ("config", "against") if given[name]}
     return TracePlay(trace, stage, MemoryStore() if given["audit"] else None), settings
 
@@ -120,7 +136,9 @@ def _stage(trace: Trace, given: Given) -> Stage:
         _or(given["budgets"], "one"),
         "",
     )
-    every = max(1, len(trace.jobs) ** 2 // THOUGHT_MAX) if given["forecasts"] is None else given["forecasts"]
+    jobs, every = len(trace.jobs), given["forecasts"]
+    if every is None:
+        every = max(1, jobs // FORECASTS, jobs**2 // THOUGHT_MAX)
     return Stage(plan, money, asker, _config("--config", given["config"], POLICY), every)
 
 
@@ -227,14 +245,17 @@ _HEADINGS = ("RUNS", "GPU-HOURS", "AT ONCE", "MEAN WAIT", "MEDIAN", "P95", "SLOW
 
 def _tell(session: Session, told: Given) -> None:
     """The report, for people."""
+    from fairlease.sim.chart import counts
+
     for first, rows in (("OWNER", told["owners"]), ("SIZE", told["sizes"])):
         lines = [(name, *_row(row)) for name, row in rows.items()]
         show_table((first, *_HEADINGS), [*lines, ("all", *_row(told["waits"]))], colour=session.colour)
         click.echo()
     trace, cluster, used = told["trace"], told["cluster"], told["utilisation"]
     left_out = f", {trace['leftOut']:,} that never ran left out" if trace["leftOut"] else ""
-    click.echo(f"{trace['jobs']:,} jobs from {trace['from']} to {trace['to']}{left_out}")
-    click.echo(f"cluster       {cluster['nodes']:,} nodes, {cluster['gpus']:,} GPUs, load {cluster['load']:.2f}")
+    click.echo(f"{counts(trace['jobs'], 'job')} from {trace['from']} to {trace['to']}{left_out}")
+    size = f"{counts(cluster['nodes'], 'node')}, {counts(cluster['gpus'], 'GPU')}"
+    click.echo(f"cluster       {size}, load {cluster['load']:.2f}")
     click.echo(f"utilisation   {used['whileAsked']:.1%} while runs were asked for, {used['whole']:.1%} to the last end")
     queue, backfill, cuts = told["queue"], told["backfill"], told["preemptions"]
     click.echo(f"queue         {queue['runsMean']:,} runs on average, {queue['runsMax']:,} at most")
@@ -279,7 +300,10 @@ def _kept(forecast: Given) -> str:
 
 
 def _row(row: Given) -> tuple[object, ...]:
+    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}")
+    if row["runs"] == row["neverStarted"]:
+        return (*head, *(NOTHING for _ in range(5)), row["preemptions"], row["neverStarted"])
     waits = tuple(span(row["waitSeconds"][name] * 1000) for name in ("mean", "median", "p95"))
-    slow = f"{row['slowdown']['mean']:.2f}"
-    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}", f"{row['atOnce']:.1%}")
-    return (*head, *waits, slow, row["preemptions"], row["neverStarted"])
+    mean = row["slowdown"]["mean"]
+    slow = NOTHING if mean is None else f"{mean:.2f}"
+    return (*head, f"{row['atOnce']:.1%}", *waits, slow, row["preemptions"], row["neverStarted"])

@@ -35,6 +35,8 @@ from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sortedcontainers import SortedDict
 
     from fairlease.engine.resolve import Resolution
@@ -394,13 +396,19 @@ class Engine:
                 ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
             )
         if not (shape.sample.opportunistic or self.rehearses):
-            again = self.state.standings.blocked.get(shape.sample.resources.gpu_type, {})
-            closed = Reason.WindowClosed.value in refusal.tally
-            if refusal.reason is not Reason.Reserved:  # Another window may be what they wait for now, or none.
-                orders = [*orders, *(order for order, run in shape.runs.items() if closed or run.hold is not None)]
-            for order in sorted({*orders, *(order for order in again if order in shape.runs)}):
+            for order in sorted({*orders, *self._concerned(shape, refusal)}):
                 if order in shape.runs:
                     self._reserve(shape.runs[order], refusal)
+
+    def _concerned(self, shape: Shape, refusal: Refusal) -> Iterable[int]:
+        """Whose reservations a refusal may change, of all in a shape: those that hold something, where it is money that lacks."""
+        standings = self.state.standings
+        if refusal.reason is Reason.Reserved:  # Money is back for those who had none.
+            blocked = standings.blocked.get(shape.sample.resources.gpu_type, ())
+            return [order for order in blocked if order in shape.runs]
+        if refusal.reason is Reason.NeverFits or Reason.WindowClosed.value in refusal.tally:
+            return shape.runs  # Another window may be what they wait for now, or none.
+        return standings.alike.get(shape.key, ())
 
     def _reserve(self, run: RunState, refusal: Refusal) -> None:
         """What the reason for waiting means for the reservation of a run that was not tried itself."""

@@ -119,14 +119,29 @@ class Hold:
 
 
 class Standings:
-    """Reservations in force by flavor and order of asking: those with a lien, those too far back for one, those without money."""
+    """Reservations in force by flavor and order of asking: those with a lien, those too far back for one, those without money.
 
-    __slots__ = ("blocked", "far", "near")
+    `alike` are those that hold something, by the shape of their runs: what a shape is refused concerns them, be it ever so long.
+    """
+
+    __slots__ = ("alike", "blocked", "far", "near")
 
     def __init__(self) -> None:
         self.near: dict[str, SortedDict[int, RunState]] = {}
         self.far: dict[str, SortedDict[int, RunState]] = {}
         self.blocked: dict[str, SortedDict[int, RunState]] = {}
+        self.alike: dict[bytes, dict[int, RunState]] = {}
+
+    def enter(self, shape: bytes, order: int, run: RunState) -> None:
+        """A reservation that holds something stands among those of its shape."""
+        self.alike.setdefault(shape, {})[order] = run
+
+    def leave(self, shape: bytes, order: int) -> None:
+        """It does so no more."""
+        alike = self.alike[shape]
+        del alike[order]
+        if not alike:
+            del self.alike[shape]
 
     def of(self, flavor: str, hold: Hold) -> SortedDict[int, RunState]:
         """Where a reservation stands."""

@@ -220,6 +220,11 @@ def derived(state: State) -> dict[str, object]:
         "resting": sorted(state.queue.resting),
         "following": sorted((key, sorted(runs)) for key, runs in state.queue.following.items() if runs),
         "growth": sorted((place, sorted(runs)) for place, runs in state.hungry.items() if runs),
+        "standings": [
+            sorted((place, tuple(sorted(runs))) for place, runs in kind.items() if runs)
+            for kind in (state.standings.near, state.standings.far, state.standings.blocked)
+        ],
+        "alike": sorted((shape, tuple(sorted(runs))) for shape, runs in state.standings.alike.items()),
         "timers": sorted(state.timers.times.items()),
         "loans": state.loans.all(),
         "work": (

@@ -172,9 +172,13 @@ class World(Ground):
         stalled = self.hungry.get((run.spec.resources.gpu_type, run.signature), {})
         if run.key in stalled:
             self.undo.pop(stalled, run.key)
+        if run.hold is not None:
+            self._stand(run, run.hold, stands=False)
         self.undo.later(run.ask_for, run.spec)  # before the queue is put back, which looks at it
         self.undo.touch(run)
         run.ask_for(spec)
+        if run.hold is not None:
+            self._stand(run, run.hold, stands=True)
         if waits:
             self._enqueue(run)
         run.stalled = None
@@ -249,13 +253,20 @@ class World(Ground):
 
     def _stand(self, run: RunState, hold: Hold, *, stands: bool) -> None:
         """A reservation takes its place among those of its flavor, or gives it up."""
-        place = self.standings.of(run.spec.resources.gpu_type, hold)
-        if stands and run.order not in place:
-            place[run.order] = run
-            self.undo.later(place.pop, run.order, None)
-        elif not stands and run.order in place:
-            del place[run.order]
-            self.undo.later(place.__setitem__, run.order, run)
+        standings, order, shape = self.standings, run.order, run.shape
+        place = standings.of(run.spec.resources.gpu_type, hold)
+        if stands and order not in place:
+            place[order] = run
+            self.undo.later(place.pop, order, None)
+            if hold.holds:
+                standings.enter(shape, order, run)
+                self.undo.later(standings.leave, shape, order)
+        elif not stands and order in place:
+            del place[order]
+            self.undo.later(place.__setitem__, order, run)
+            if hold.holds:
+                standings.leave(shape, order)
+                self.undo.later(standings.enter, shape, order, run)
 
     def pretend_reserved(self, kept: Iterable[Key]) -> None:
         """Inside a trial: see the reservations as if only those `kept` were in force; the others, be they thousands, go at once."""
@@ -266,6 +277,8 @@ class World(Ground):
         for run in holds.values():
             if run.hold is not None:
                 standings.of(run.spec.resources.gpu_type, run.hold)[run.order] = run
+                if run.hold.holds:
+                    standings.enter(run.shape, run.order, run)
         self._set("holds", holds)
         self._set("standings", standings)
         self._set("timers", self.timers.only(Due.RESERVATION, {(each,) for each in holds}))

@@ -15,8 +15,11 @@ from typing import NamedTuple
 from fairlease.model.amount import DAY, HOUR, MINUTE, SECOND
 
 WIDTH, HEIGHT = 880, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 18, 14, 40
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 4", "12 3", "6 2 1 2 1 2")
+LEFT, RIGHT, TOP, BOTTOM = 66, 20, 30, 56
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "3 6", "14 4", "6 2 1 2 1 2")
+
+_LETTER = 10
+"""How wide a letter of a tick is, at most."""
 
 Tick = tuple[float, str]
 
@@ -75,9 +78,16 @@ class Chart:
         for value, label in ticks:
             x = across.at(value)
             self.parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{floor}" y2="{floor + 5}"/>')
+            anchor = _anchor(x, label)
             self.parts.append(
-                f'<text class="tick" x="{x}" y="{floor + 20}" text-anchor="middle">{escape(label)}</text>'
+                f'<text class="tick" x="{x}" y="{floor + 20}" text-anchor="{anchor}">{escape(label)}</text>'
             )
+
+    def name_axes(self, across: str, upward: str) -> None:
+        """What is told along the bottom, and along the side; in words, because a tick alone does not say."""
+        self.parts.append(f'<text class="axis" x="12" y="{TOP - 12}">{escape(upward)}</text>')
+        x, y = WIDTH - RIGHT, self.height - 12
+        self.parts.append(f'<text class="axis" x="{x}" y="{y}" text-anchor="end">{escape(across)}</text>')
 
     def area(self, across: Axis, upward: Axis, points: Sequence[tuple[float, float]], colour: int) -> None:
         """A line with what lies below it filled."""
@@ -116,10 +126,17 @@ class Chart:
     def svg(self) -> str:
         """The whole of it."""
         head = (
-            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-labelledby="{self.name}-t {self.name}-d">'
+            f'<svg viewBox="0 0 {WIDTH} {self.height}" role="img" aria-labelledby="{self.name}-t" aria-describedby="{self.name}-d">'
             f'<title id="{self.name}-t">{escape(self.title)}</title><desc id="{self.name}-d">{escape(self.told)}</desc>'
         )
-        return head + "".join(self.parts) + "</svg>"
+        around = f'<div class="plot" role="group" aria-label="{escape(self.title)}" tabindex="0">'
+        return around + head + "".join(self.parts) + "</svg></div>"
+
+
+def _anchor(x: float, label: str) -> str:
+    """Text stands in the middle of its place, unless it would be cut at the edge of the picture."""
+    half = len(label) * _LETTER / 2
+    return "end" if x + half > WIDTH else "start" if x < half else "middle"
 
 
 def _path(across: Axis, upward: Axis, points: Sequence[tuple[float, float]]) -> str:
@@ -129,13 +146,13 @@ def _path(across: Axis, upward: Axis, points: Sequence[tuple[float, float]]) -> 
 # --- scales ------------------------------------------------------------------------------------------------------------
 
 
-def levels(high: float, shown: Callable[[float], str]) -> list[Tick]:
-    """Four to six round values up to `high`."""
+def levels(high: float, shown: Callable[[float], str], least: float = 0) -> list[Tick]:
+    """Four to six round values up to `high`, fewer where they would be closer than `least`."""
     if high <= 0:
         return [(0.0, shown(0.0))]
     raw = high / 5
     power = 10 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
+    step = max(least, next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw))
     return [(step * number, shown(step * number)) for number in range(int(high / step + 1e-9) + 1)]
 
 
@@ -150,15 +167,36 @@ def spans(high: float) -> list[Tick]:
     return [(value, label) for value, label in _SPANS if value <= high * 1.0001]
 
 
-_STEPS = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, 91 * DAY, 365 * DAY)
+_SEASON = 91 * DAY
+_STEPS = (
+    MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY, _SEASON,
+    365 * DAY, 3_650 * DAY,
+)  # fmt: skip
 
 
 def dates(low: int, high: int) -> list[Tick]:
-    """Up to nine round moments between two, with the date, or the hour where they are close."""
-    most = 9
-    step = next((each for each in _STEPS if (high - low) / each <= most), _STEPS[-1])
-    form = "%d %b" if step >= DAY else "%d %b %Hh"
+    """Round moments between two, with the hour where they are close, the year where they are far apart; as many as have room."""
+    step = next((each for each in _STEPS if (high - low) / each <= (7 if each < DAY else 9)), _STEPS[-1])
+    form = "%d %b %H:%M" if step < DAY else "%d %b" if step < _SEASON else "%b %Y"
     first = -(-low // step) * step
     return [
         (at, datetime.fromtimestamp(at / SECOND, UTC).strftime(form).lstrip("0")) for at in range(first, high + 1, step)
     ]
+
+
+# --- words -------------------------------------------------------------------------------------------------------------
+
+
+def length(seconds: float) -> str:
+    """A length of time with two units at most."""
+    left, parts = round(seconds), []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2]) or "0s"
+
+
+def counts(number: int, what: str) -> str:
+    """So many of something."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -33,6 +33,10 @@ _NUMBER = re.compile(r"-?\d{1,15}(\.\d{1,9})?")
 EXIT_CODES = {"COMPLETED": 0, "CANCELLED": 130, "TIMEOUT": 124, "FAILED": 1, "NODE_FAIL": 1}
 """What the state of a Slurm job becomes; 130 and 124 are what a shell tells of an interrupt and of `timeout`."""
 
+COLUMNS = {
+    "philly": ("src_row", "submit_ts", "submit_s", "vc", "gpus", "duration_s", "arrival_rank"),
+    "helios": ("job_id", "user", "vc", "submit_s", "gpus", "nodes", "duration_s", "state"),
+}
 SWF_FIELDS = (
     "job", "submit", "wait", "run time", "allocated", "cpu", "memory", "requested processors", "requested time",
     "requested memory", "status", "user", "group", "application", "queue", "partition", "preceding", "think",
@@ -122,12 +126,22 @@ def _opened(path: Path) -> Iterator[Iterator[str]]:
         yield file
 
 
-def _rows(source: str, lines: Iterator[str], columns: tuple[str, ...]) -> Iterator[Row]:
-    """The rows of a CSV file that has these columns, and perhaps more."""
+def _looks_like(first: str) -> str:
+    """What a file may be instead, by its first line."""
+    cells = {cell.strip() for cell in first.split(",")}
+    found = next((form for form, columns in COLUMNS.items() if cells.issuperset(columns)), None)
+    if found is None and (first.startswith(";") or len(first.split()) == len(SWF_FIELDS)):
+        found = "swf"
+    return "" if found is None else f"; it looks like --format {found}"
+
+
+def _rows(source: str, lines: Iterator[str], form: str) -> Iterator[Row]:
+    """The rows of a CSV file that has the columns of a format, and perhaps more."""
+    columns = COLUMNS[form]
     table = csv.reader(lines)
     heading = [name.strip() for name in next(table, [])]
     if missing := [name for name in columns if name not in heading]:
-        message = f"no such column; expected {', '.join(columns)}"
+        message = f"no such column; expected {', '.join(columns)}{_looks_like(','.join(heading))}"
         raise Invalid([Problem(source, 1, missing[0], None, message)])
     for cells in table:
         if not cells:
@@ -143,10 +157,9 @@ Found = tuple[list[TraceJob], int]
 
 def _philly(source: str, lines: Iterator[str], start: str | None) -> Found:
     """Its rows lie in no order; the rank tells who came first, also within one second."""
-    columns = ("src_row", "submit_ts", "submit_s", "vc", "gpus", "duration_s", "arrival_rank")
     names = _Names()
     ranked = []
-    for row in _rows(source, lines, columns):
+    for row in _rows(source, lines, "philly"):
         began = _instant(row, "submit_ts") if start is None else parse_instant(start) + row.seconds("submit_s")
         job = TraceJob(
             name=names.new(row, "src_row"),
@@ -161,7 +174,6 @@ def _philly(source: str, lines: Iterator[str], start: str | None) -> Found:
 
 
 def _helios(source: str, lines: Iterator[str], start: str | None) -> Found:
-    columns = ("job_id", "user", "vc", "submit_s", "gpus", "nodes", "duration_s", "state")
     zero = parse_instant(start or HELIOS_START)
     names = _Names()
     jobs = [
@@ -175,7 +187,7 @@ def _helios(source: str, lines: Iterator[str], start: str | None) -> Found:
             user=row.text("user"),
             exit_code=_exit_code(row),
         )
-        for row in _rows(source, lines, columns)
+        for row in _rows(source, lines, "helios")
     ]
     return sorted(jobs, key=attrgetter("asked")), 0
 
@@ -201,7 +213,8 @@ def _swf(source: str, lines: Iterator[str], start: str | None) -> Found:
         row = Row(source, number, dict(zip(SWF_FIELDS, cells, strict=False)))
         if len(cells) != len(SWF_FIELDS):
             at = SWF_FIELDS[min(len(cells), len(SWF_FIELDS)) - 1]
-            raise row.wrong(at, f"{len(cells)} numbers, expected {len(SWF_FIELDS)}")
+            told = f"{len(cells)} numbers, expected {len(SWF_FIELDS)}{_looks_like(line)}"
+            raise row.wrong(at, told)
         job = _swf_job(row, zero, names)
         if job is None:
             left_out += 1

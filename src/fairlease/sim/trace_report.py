@@ -88,19 +88,22 @@ def figures(runs: Sequence[RunSeen]) -> View:
         "runs": len(runs),
         "neverStarted": len(runs) - len(started),
         "gpuHours": round(sum(run.used for run in runs) / HOUR, 3),
-        "waitSeconds": {
-            "mean": _rounded(mean(waits) / SECOND),
-            "median": _rounded(quantile(waits, 0.5) / SECOND),
-            "p95": _rounded(quantile(waits, 0.95) / SECOND),
-            "max": _rounded((waits[-1] if waits else 0) / SECOND),
-        },
-        "atOnce": round(sum(wait == 0 for wait in waits) / max(1, len(waits)), 4),
-        "slowdown": {
-            "mean": round(mean(slow), 3),
-            "median": round(quantile(slow, 0.5), 3),
-            "p95": round(quantile(slow, 0.95), 3),
-        },
+        "waitSeconds": {name: None if each is None else round(each / SECOND) for name, each in _spread(waits).items()},
+        "atOnce": round(sum(wait == 0 for wait in waits) / len(waits), 4) if waits else None,
+        "slowdown": {name: None if each is None else round(each, 3) for name, each in _spread(slow).items()},
         "preemptions": sum(run.cuts for run in runs),
+    }
+
+
+def _spread(ordered: Sequence[float]) -> dict[str, float | None]:
+    """Mean and quantiles; of nobody there are none, and 0 would look like praise."""
+    if not ordered:
+        return dict.fromkeys(("mean", "median", "p95", "max"))
+    return {
+        "mean": mean(ordered),
+        "median": quantile(ordered, 0.5),
+        "p95": quantile(ordered, 0.95),
+        "max": ordered[-1],
     }
 
 
@@ -118,8 +121,8 @@ def compare(before: View, after: View) -> View:
     looked_at: dict[str, Callable[[View], float | None]] = {
         "waitMeanSeconds": lambda told: _mean_wait(told["waits"]),
         "waitMeanSecondsLarge": lambda told: _mean_wait(told["sizes"].get(LARGE)),
-        "waitP95Seconds": lambda told: float(told["waits"]["waitSeconds"]["p95"]),
-        "slowdownMean": lambda told: float(told["waits"]["slowdown"]["mean"]),
+        "waitP95Seconds": lambda told: _figure(told["waits"]["waitSeconds"]["p95"]),
+        "slowdownMean": lambda told: _figure(told["waits"]["slowdown"]["mean"]),
         "utilisation": lambda told: float(told["utilisation"]["whileAsked"]),
         "utilisationWhole": lambda told: float(told["utilisation"]["whole"]),
         "backfillShare": lambda told: float(told["backfill"]["share"]),
@@ -135,7 +138,11 @@ def _pair(before: float | None, after: float | None) -> View:
 
 
 def _mean_wait(row: View | None) -> float | None:
-    return None if row is None else float(row["waitSeconds"]["mean"])
+    return None if row is None else _figure(row["waitSeconds"]["mean"])
+
+
+def _figure(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def series(play: TracePlay) -> View:
@@ -206,17 +213,13 @@ def _by(runs: Iterable[RunSeen], kind: Callable[[RunSeen], str], names: Sequence
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; of nothing it is 0."""
-    return sum(values) / len(values) if values else 0.0
+    """The mean of some values."""
+    return sum(values) / len(values)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; of nothing it is 0."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
-
-
-def _rounded(seconds: float) -> int:
-    return round(seconds)
+    """The smallest value that at least this share of them does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _by_name(item: tuple[Any, int]) -> str:
