@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.failure import unsaid
 from fairlease.cli.output import NOTHING, reason_cell, show_table, span
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, limit_option, owner_option, run_argument, verb
@@ -51,7 +52,8 @@ def _draw(session: Session, row: Answer) -> None:
             facts |= {"Deficit": f"{forecast['deficitGPUs']} GPUs of {forecast['scope']}"}
             facts |= {"Could give way": "; ".join(forecast["remedies"])}
     elif row.get("reason"):
-        facts["Forecast"] = f"none: {row['reason']}; {row['remedy']}"
+        facts["Forecast"] = f"none: {row['reason']}"
+        facts |= {"Because": row.get("message"), "To mend it": unsaid(row.get("remedy"), row.get("message"))}
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         if value not in (None, "", NOTHING):
