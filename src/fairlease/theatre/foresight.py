@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import forecast
 from fairlease.engine.calibration import Calibration, calibrate
+from fairlease.engine.due_date import cuts_on
 from fairlease.engine.explain import explain
 from fairlease.engine.odds import odds
 from fairlease.engine.reservations import forecast_view
@@ -87,16 +88,11 @@ def _who(run: RunState) -> View:
 
 def odds_of_cuts(engine: Engine, run: RunState) -> list[View]:
     """The odds of a running run to be cut for each of the next reservations that may cut."""
-    claims = [
-        each
-        for each in engine.state.holds.values()
-        if each.hold is not None
-        and each.hold.cut_from is not None
-        and each.spec.resources.gpu_type == run.spec.resources.gpu_type
-    ]
-    claims.sort(key=lambda each: (0 if each.hold is None else each.hold.earliest_start, each.order))
+    flavor = run.spec.resources.gpu_type
+    alike = (each for each in engine.state.holds.values() if each.spec.resources.gpu_type == flavor)
+    claims = sorted((when, each.order, each) for each in alike if (when := cuts_on(each, engine.now)) is not None)
     found = []
-    for claim in claims[:CLAIMS_MAX]:
+    for _, _, claim in claims[:CLAIMS_MAX]:
         chances = odds(engine, claim)
         if chances is not None and run.key in chances.chances:
             found.append(
