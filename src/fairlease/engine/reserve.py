@@ -28,7 +28,6 @@ from fairlease.engine.outlook import (
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
@@ -120,7 +119,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if engine.rehearses:
         return _sketch(engine, run, why)
     hold, now = run.hold, engine.now
-    cut_from = _cut_from(engine, hold)
+    cut_from = cut_from_of(engine, hold)
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
         return True
@@ -151,39 +150,12 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     return True
 
 
-def _cut_from(engine: Engine, hold: Hold | None) -> int | None:
+def cut_from_of(engine: Engine, hold: Hold | None) -> int | None:
     """From when on others have had their notice; None where funded work is never cut."""
     notice = engine.state.config.notice
     if notice is not None and hold is not None and hold.cut_from is not None:
         return hold.cut_from
     return None if notice is None else engine.now + notice
-
-
-def rest_on_facts(engine: Engine) -> None:
-    """Dates that were predictions, and need be no more: what was in the way is gone, and facts or the notice tell a sooner one.
-
-    Only those are looked at on whose slices something began or ended.
-    """
-    state = engine.state
-    shaken, state.dirty.shaken = state.dirty.shaken, set()
-    counts = state.timers.counts
-    if engine.rehearses or (state.config.notice is None and not counts[Due.DEADLINE] and not counts[Due.WINDOW]):
-        return
-    for run in sorted((state.holds[key] for key in shaken if key in state.holds), key=lambda each: each.order):
-        hold = run.hold
-        if hold is None or hold.basis is not Reason.Predicted or hold.state is not ReservationState.PENDING:
-            continue
-        planner = Planner(state, engine.family, run, engine.now)
-        if planner.unfunded(told=False) is not None:
-            continue
-        cut_from = _cut_from(engine, hold)
-        found = draft(engine, run, planner, None if cut_from is None else max(engine.now, cut_from), surely=True)
-        if (
-            found is not None
-            and found.date < hold.earliest_start
-            and (found.date > engine.now or found.fit.how in CUTS)
-        ):
-            make(engine, run, planner, Reason.Sooner)
 
 
 def _patience(engine: Engine, hold: Hold | None) -> int:
