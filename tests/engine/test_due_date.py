@@ -8,6 +8,7 @@ from tests.engine.test_what_is_told import ahead
 
 from fairlease.engine import command as cmd
 from fairlease.engine.odds import Odds, odds
+from fairlease.engine.rehearsal import Rehearsal
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import snapshot
 from fairlease.model.config import Config
@@ -98,3 +99,17 @@ def test_a_blocked_reservation_lacks_money_and_is_told_what_brings_it_back() -> 
     world.end("two")
     engine.now = world.now
     assert Remedies(engine).of(world.run("claim")) == (0, "H100", (Reason.ConcurrencyCapExceeded.remedy,))
+
+
+def test_a_reservation_that_no_cut_ever_serves_is_not_thought_through_for_every_notice_of_months() -> None:
+    west = envelope("west", concurrency=12, selector={"region": "west"})
+    east = envelope("east", concurrency=4, selector={"region": "east"})
+    world = World(node("n1"), node("n2", region="east", domain="B"), budget("a", west, east))
+    assert world.submit("claim", run("a", 16, 4)) == "Reserved", (
+        "by count it fits, but nobody pays for two pods in the east"
+    )
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    play = Rehearsal(engine, [key("claim")])
+    play.play()
+    assert 100 < play.steps < 200, "twice as long each time, then once a day"

@@ -235,15 +235,17 @@ def promote(engine: Engine) -> None:
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
     """In a rehearsal a reservation keeps the slots it means to use, and nobody gets a new one: to look for slots is what costs.
 
-    One that was due and not served is tried again after another notice.
+    One that was due and not served is tried again after another notice, or as long again as cuts have been in vain, up to a day.
     """
     hold, notice = run.hold, engine.state.config.notice
     if hold is not None and why is Reason.NotServed:
+        vain = 0 if hold.cut_from is None else engine.now - hold.cut_from
+        again = FAR if notice is None else max(notice, MINUTE, min(vain, DAY))
         engine.emit(
             ev.ReservationMade(
                 run=run.key,
                 name=hold.name,
-                earliest_start=engine.now + (FAR if notice is None else max(notice, MINUTE)),
+                earliest_start=engine.now + again,
                 basis=hold.basis,
                 reason=why,
                 message="",
