@@ -3,8 +3,8 @@
 All tests of this folder share one control plane, in which Fairlease's objects are installed, and each takes a namespace of its
 own. A test that maltreats a server makes one for itself (`make_plane`), in a file called `…_alone.py`: those run on any worker.
 
-Tests of the controller have a cluster for each file (`cluster`), a controller in it (`mind`), told what the file's own `settings`
-and `flags` say, and each a team of its own (`team`).
+Tests of the controller have a cluster for each file (`cluster`), a controller in it (`mind`), told what the file's own SETTINGS
+and FLAGS say, and each a team of its own (`team`).
 """
 
 from __future__ import annotations
@@ -111,6 +111,26 @@ def mallory(plane: Plane, home: str, elsewhere: str) -> Api:
     return plane.api("mallory")
 
 
+# --- a ledger alone --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def ledgers(make_plane: MakePlane) -> Plane:
+    """A control plane for tests of the ledger itself: there is one in a cluster."""
+    plane = make_plane()
+    plane.kubectl("apply", "--server-side", "-k", str(CONFIG / "crd"))
+    plane.kubectl("wait", "--for=condition=Established", "crd/ledgerentries.rq.davidlangworthy.io", "--timeout=30s")
+    return plane
+
+
+@pytest.fixture
+def server(ledgers: Plane) -> Plane:
+    """The same with an empty ledger."""
+    emptied = ledgers.api().delete(path("LedgerEntry"))
+    assert emptied.ok, emptied.message
+    return ledgers
+
+
 # --- a cluster with a controller in it -------------------------------------------------------------------------------------
 
 
@@ -144,15 +164,15 @@ def archive(cluster: Plane) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings() -> str:
-    """What the controllers of a file are configured with; a file that wants something else says so."""
-    return ""
+def settings(request: pytest.FixtureRequest) -> str:
+    """What the controllers of a file are configured with: its SETTINGS, or nothing."""
+    return str(getattr(request.module, "SETTINGS", ""))
 
 
 @pytest.fixture(scope="module")
-def flags() -> tuple[str, ...]:
-    """What else they are told."""
-    return ()
+def flags(request: pytest.FixtureRequest, archive: Path) -> tuple[str, ...]:
+    """What else they are told: its FLAGS, in which {archive} is where old entries go."""
+    return tuple(each.format(archive=archive) for each in getattr(request.module, "FLAGS", ()))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from tests.kube.conftest import told
 from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, Controller, Team, eventually
@@ -22,16 +21,8 @@ from fairlease.ledger.chain import entry_hash
 from fairlease.ledger.snapshot import FORMAT
 
 EVERY = 8
-
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return f"snapshotEvery: {EVERY}\n"
-
-
-@pytest.fixture(scope="module")
-def flags(archive: Path) -> tuple[str, ...]:
-    return ("--archive", str(archive))
+SETTINGS = f"snapshotEvery: {EVERY}\n"
+FLAGS = ("--archive", "{archive}")
 
 
 def filed(team: Team, role: str) -> list[dict[str, Any]]:

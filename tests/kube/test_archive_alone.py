@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, Controller, Team, eventually
 from tests.kube.tenancy import controller as as_controller
@@ -15,16 +14,8 @@ from tools.controlplane import Plane
 
 EVERY = 12
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return f"snapshotEvery: {EVERY}\n"
-
-
-@pytest.fixture(scope="module")
-def flags(archive: Path) -> tuple[str, ...]:
-    return ("--archive", str(archive))
+SETTINGS = f"snapshotEvery: {EVERY}\n"
+FLAGS = ("--archive", "{archive}")
 
 
 def live_along(team: Team, name: str, times: int) -> None:

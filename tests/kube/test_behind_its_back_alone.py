@@ -13,10 +13,7 @@ from tools.controlplane import Plane
 
 from fairlease.kube.names import RUN
 
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 2s\n"
+SETTINGS = "nodeDebounce: 2s\n"
 
 
 def pods_of(team: Team, run: str) -> dict[str, str]:

@@ -13,10 +13,7 @@ from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path
 from tools.controlplane import Plane
 
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nretryBackoff: 2s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.15, 0.4])

@@ -1,109 +1,43 @@
-"""The ledger as objects of a real API server: appended by creating, raced for, cut short, archived, audited."""
+"""The ledger as objects of a real API server: appended by creating, raced for, cut short, damaged."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
 import pytest
-from tests.builders import EPOCH, History, a_node, cell
-from tests.kube.conftest import MakePlane
+from tests.builders import EPOCH, History, a_node
+from tests.kube.ledgers import a_history, appended, filed, nodes, run
 from tests.kube.wires import cable_to, connected, ready
 from tests.ledger.histories import RUNS, sound_histories
 from tools.controlplane import Plane
 
-from fairlease.kube.archive import Archive
 from fairlease.kube.connection import Api
-from fairlease.kube.history import HistoryMissing, read_past, read_rows
+from fairlease.kube.history import read_past
 from fairlease.kube.journal import Journal
 from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.kube.shelf import BODY_MAX, BrokenLedger, Filed, object_of, specs_of_entry
+from fairlease.kube.shelf import BODY_MAX, BrokenLedger, object_of, specs_of_entry
 from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot as snapshots
-from fairlease.ledger.audit import scan
 from fairlease.ledger.chain import seal
 from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.state import State
-from fairlease.ledger.store import Conflict, Entry, Head, LeaseQuery, Snapshot
-from fairlease.model.record import key
-from fairlease.reason import Reason
-from fairlease.scheduler import Decider, Scheduler, fold
-
-pytestmark = pytest.mark.xdist_group("journal")
-
-CRDS = Path(__file__).resolve().parents[2] / "config" / "crd"
+from fairlease.ledger.store import Conflict, Entry, Head, LeaseQuery
+from fairlease.scheduler import Decider, Scheduler
 
 
-@pytest.fixture(scope="module")
-def server(make_plane: MakePlane) -> Iterator[Plane]:
-    """A server of our own: there is one ledger in a cluster."""
-    plane = make_plane()
-    plane.kubectl("apply", "--server-side", "-k", str(CRDS))
-    plane.kubectl("wait", "--for=condition=Established", "crd/ledgerentries.rq.davidlangworthy.io", "--timeout=30s")
-    yield plane
-    plane.stop()
-
-
-@pytest.fixture
-def plane(server: Plane) -> Plane:
-    """The same with an empty ledger."""
-    emptied = server.api().delete(LEDGER_ENTRIES.path())
-    assert emptied.ok, emptied.message
-    return server
-
-
-def run(plane: Plane, act: Any) -> Any:  # noqa: ANN401 - each test's own
-    """Run a test's coroutine with a connection."""
-
-    async def with_connection() -> object:
-        async with connected(plane) as api:
-            return await act(api)
-
-    return asyncio.run(with_connection())
-
-
-async def filed(api: Api) -> dict[str, Filed]:
-    return {each.metadata.name: each for each in (await api.list(LEDGER_ENTRIES, into=Filed)).items}
-
-
-async def appended(journal: Journal, history: History) -> None:
-    for at, events in history.steps:
-        await journal.append(journal.head().seq, at, events)
-
-
-def a_history() -> History:
-    return History().world().submits("train").after(5).submits("later").after(5).ends("later")
-
-
-def nodes(count: int) -> tuple[ev.AnyEvent, ...]:
-    return tuple(ev.NodeSet(node=a_node(f"node-{number}-ü")) for number in range(count))
-
-
-def a_snapshot(head: Head, more: bytes, **said: object) -> Snapshot:
-    """A snapshot that can be read, as long as somebody likes; `said` makes it one of another version."""
-    frozen = msgspec.msgpack.decode(snapshots.freeze(State()))
-    body = msgspec.msgpack.encode({**frozen, **said, "more": more})
-    return Snapshot(seq=head.seq, hash=head.hash, at=head.at, digest=sha256(body).hexdigest(), body=body)
-
-
-def test_the_ledger_on_the_server_is_the_ledger_in_memory(plane: Plane) -> None:
+def test_the_ledger_on_the_server_is_the_ledger_in_memory(server: Plane) -> None:
     from hypothesis import HealthCheck, given, settings
 
     @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
     @given(sound_histories())
     def same(history: History) -> None:
-        plane.api().delete(LEDGER_ENTRIES.path())
+        server.api().delete(LEDGER_ENTRIES.path())
         memory = history.into(MemoryStore())
 
         async def act(api: Api) -> tuple[Journal, MemoryStore]:
             await appended(await Journal.open(api), history)
             return await Journal.open(api), await read_past(api)
 
-        journal, past = run(plane, act)
+        journal, past = run(server, act)
         assert journal.head() == past.head() == memory.head()
         assert list(journal.entries()) == list(past.entries()) == list(memory.entries())
         assert list(past.rows()) == list(memory.rows())
@@ -114,7 +48,7 @@ def test_the_ledger_on_the_server_is_the_ledger_in_memory(plane: Plane) -> None:
     same()
 
 
-def test_an_append_behind_another_head_is_a_conflict_and_writes_nothing(plane: Plane) -> None:
+def test_an_append_behind_another_head_is_a_conflict_and_writes_nothing(server: Plane) -> None:
     async def act(api: Api) -> int:
         journal = await Journal.open(api)
         await journal.append(0, EPOCH, ())
@@ -128,10 +62,10 @@ def test_an_append_behind_another_head_is_a_conflict_and_writes_nothing(plane: P
         assert (await journal.append(1, EPOCH + 1, ())).seq == 2
         return len(await filed(api))
 
-    assert run(plane, act) == 2
+    assert run(server, act) == 2
 
 
-def test_of_two_who_append_at_once_exactly_one_wins(plane: Plane) -> None:
+def test_of_two_who_append_at_once_exactly_one_wins(server: Plane) -> None:
     async def act(api: Api) -> None:
         for round_ in range(20):
             first, second = await asyncio.gather(Journal.open(api), Journal.open(api))
@@ -144,10 +78,10 @@ def test_of_two_who_append_at_once_exactly_one_wins(plane: Plane) -> None:
                 await loser.append(round_, EPOCH + round_, nodes(2))
         assert sorted(await filed(api)) == [f"e-{number:012d}" for number in range(1, 21)]
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_two_who_write_long_entries_at_once_do_not_mix_them(plane: Plane) -> None:
+def test_two_who_write_long_entries_at_once_do_not_mix_them(server: Plane) -> None:
     async def act(api: Api) -> None:
         first, second = await asyncio.gather(Journal.open(api), Journal.open(api))
         results = await asyncio.gather(
@@ -162,10 +96,10 @@ def test_two_who_write_long_entries_at_once_do_not_mix_them(plane: Plane) -> Non
         await reader.tidy()
         assert {each.spec.hash for each in (await filed(api)).values()} == {entry.hash}
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_a_long_entry_comes_in_parts_and_is_whole_again(plane: Plane) -> None:
+def test_a_long_entry_comes_in_parts_and_is_whole_again(server: Plane) -> None:
     awkward = tuple(ev.NodeSet(node=a_node(f"n{number}", labels={"a": '<&>"\\ü€𝄞' * 40})) for number in range(2_000))
 
     async def act(api: Api) -> None:
@@ -177,12 +111,12 @@ def test_a_long_entry_comes_in_parts_and_is_whole_again(plane: Plane) -> None:
         (again,) = (await Journal.open(api)).entries()
         assert again == entry
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_an_append_whose_answer_is_lost_is_made_once(plane: Plane) -> None:
+def test_an_append_whose_answer_is_lost_is_made_once(server: Plane) -> None:
     async def act(api: Api) -> None:
-        async with cable_to(plane.port) as cable, connected(plane, cable.port, timeout_s=1.0) as far:
+        async with cable_to(server.port) as cable, connected(server, cable.port, timeout_s=1.0) as far:
             journal = await Journal.open(far)
             await journal.append(0, EPOCH, nodes(1))
             cable.deaf = True
@@ -198,12 +132,12 @@ def test_an_append_whose_answer_is_lost_is_made_once(plane: Plane) -> None:
             assert (await journal.append(2, EPOCH + 2, nodes(3))).seq == 3
         assert len(list((await Journal.open(api)).entries())) == 3
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_what_another_wrote_while_our_answer_was_lost_is_a_conflict(plane: Plane) -> None:
+def test_what_another_wrote_while_our_answer_was_lost_is_a_conflict(server: Plane) -> None:
     async def act(api: Api) -> None:
-        async with cable_to(plane.port) as cable, connected(plane, cable.port, timeout_s=1.0) as far:
+        async with cable_to(server.port) as cable, connected(server, cable.port, timeout_s=1.0) as far:
             journal, other = await Journal.open(far), await Journal.open(api)
             cable.mute = True
             appending = asyncio.create_task(journal.append(0, EPOCH, nodes(1)))
@@ -213,22 +147,22 @@ def test_what_another_wrote_while_our_answer_was_lost_is_a_conflict(plane: Plane
             with pytest.raises(Conflict):
                 await appending
 
-    run(plane, act)
+    run(server, act)
 
 
-def kill_server(plane: Plane) -> None:
-    plane.apiserver.kill()
-    plane.apiserver.start()
+def kill_server(server: Plane) -> None:
+    server.apiserver.kill()
+    server.apiserver.start()
 
 
-def kill_etcd(plane: Plane) -> None:
-    plane.etcd.kill()
-    plane.etcd.start()
+def kill_etcd(server: Plane) -> None:
+    server.etcd.kill()
+    server.etcd.start()
 
 
 @pytest.mark.parametrize(("kill", "pauses"), [(kill_server, (0.5, 0.83)), (kill_etcd, (0.5, 0.71, 0.63))])
 def test_what_is_killed_in_the_middle_of_appends_has_each_once(
-    plane: Plane, kill: Callable[[Plane], None], pauses: tuple[float, ...]
+    server: Plane, kill: Callable[[Plane], None], pauses: tuple[float, ...]
 ) -> None:
     async def act(api: Api) -> None:
         journal = await Journal.open(api)
@@ -243,8 +177,8 @@ def test_what_is_killed_in_the_middle_of_appends_has_each_once(
         appending = asyncio.create_task(append())
         for pause_s in pauses:
             await asyncio.sleep(pause_s)
-            kill(plane)
-            await ready(plane)
+            kill(server)
+            await ready(server)
             await until_longer(journal, journal.head().seq)
         done.set()
         await asyncio.wait_for(appending, 60.0)
@@ -252,7 +186,7 @@ def test_what_is_killed_in_the_middle_of_appends_has_each_once(
         assert reader.head() == journal.head()
         assert list(reader.entries()) == said
 
-    run(plane, act)
+    run(server, act)
 
 
 async def until_longer(journal: Journal, seq: int) -> None:
@@ -263,206 +197,17 @@ async def until_longer(journal: Journal, seq: int) -> None:
     raise AssertionError(f"no append since entry {seq}")
 
 
-def test_a_start_reads_the_snapshot_and_what_came_later(plane: Plane) -> None:
-    async def act(api: Api) -> None:
-        journal = await Journal.open(api)
-        await appended(journal, a_history())
-        with pytest.raises(ValueError, match="until it appends"):
-            list(journal.entries())
-        assert list(journal.entries(journal.head().seq)) == []
-        journal = await Journal.open(api)
-        decider = Decider(journal)
-        due = decider.due_snapshot(force=True)
-        assert due is not None
-        await journal.save_snapshot(due)
-        decider.saved(due)
-        assert decider.due_snapshot(force=True) is None
-        kept = journal.head()
-        await journal.append(kept.seq, kept.at + 1, nodes(3))
-        again = await Journal.open(api)
-        assert [entry.seq for entry in again.entries(kept.seq)] == [kept.seq + 1]
-        state, begun_from = fold(again)
-        assert begun_from == kept.seq
-        whole, _ = fold(await read_past(api))
-        assert snapshots.freeze(state) == snapshots.freeze(whole)
-
-    run(plane, act)
-
-
-def test_the_latest_snapshots_are_found_and_only_two_are_kept(plane: Plane) -> None:
-    async def act(api: Api) -> None:
-        journal = await Journal.open(api)
-        assert journal.latest_snapshot() is None
-        for number in range(4):
-            await journal.append(number, EPOCH + number, ())
-            snapshot = a_snapshot(journal.head(), b"state %d" % number * 400_000 if number == 3 else b"state")
-            await journal.save_snapshot(snapshot)
-            assert journal.latest_snapshot() == snapshot
-            assert (await Journal.open(api)).latest_snapshot() == snapshot
-        await journal.tidy()
-        names = [name for name in await filed(api) if name.startswith("s-")]
-        assert {name[:14] for name in names} == {"s-000000000003", "s-000000000004"}
-
-    run(plane, act)
-
-
-def test_a_snapshot_that_is_damaged_is_passed_over(plane: Plane) -> None:
-    async def act(api: Api) -> None:
-        journal = await Journal.open(api)
-        for number in range(2):
-            await journal.append(number, EPOCH + number, ())
-            await journal.save_snapshot(a_snapshot(journal.head(), bytes(range(256)) * 4_000 + b"%d" % number))
-        await api.delete(LEDGER_ENTRIES, "s-000000000002")
-        spec = (await filed(api))["s-000000000001"].spec
-        bad = {"seq": 2, "at": EPOCH + 1, "hash": journal.head().hash, "role": "Snapshot", "digest": spec.digest,
-               "body": "AAAA"}  # fmt: skip
-        base = {"apiVersion": LEDGER_ENTRIES.api_version, "kind": "LedgerEntry"}
-        await api.create(LEDGER_ENTRIES, {**base, "metadata": {"name": "s-000000000002"}, "spec": bad})
-        found = (await Journal.open(api)).latest_snapshot()
-        assert found is not None
-        assert found.seq == 1
-
-    run(plane, act)
-
-
-def test_a_snapshot_of_another_ledger_is_not_kept(plane: Plane) -> None:
-    async def act(api: Api) -> None:
-        journal = await Journal.open(api)
-        await journal.append(0, EPOCH, ())
-        for strange in (Head(seq=1, hash="f" * 64, at=EPOCH), Head(seq=9, hash=journal.head().hash, at=EPOCH)):
-            with pytest.raises(ValueError, match="does not belong"):
-                await journal.save_snapshot(a_snapshot(strange, b"state"))
-
-    run(plane, act)
-
-
-async def lived(api: Api, archive: Archive | None) -> Journal:
-    """A ledger with two snapshots and entries before, between and behind them."""
-    journal = await Journal.open(api, archive=archive)
-    await appended(journal, a_history())
-    for _ in range(2):
-        await snapshotted(journal, api)
-        head = journal.head()
-        await journal.append(head.seq, head.at + 1, nodes(2))
-    return journal
-
-
-async def snapshotted(journal: Journal, api: Api) -> None:
-    """Keep a snapshot of what the entries on the server come to."""
-    due = Decider(await Journal.open(api)).due_snapshot(force=True)
-    assert due is not None
-    await journal.save_snapshot(due)
-
-
-def test_old_entries_are_archived_and_only_then_removed(plane: Plane, tmp_path: Path) -> None:
-    async def act(api: Api) -> None:
-        archive = Archive(tmp_path / "archive")
-        journal = await lived(api, archive)
-        before = await read_rows(api)
-        older, newer = sorted(journal._snapshots)
-        done = await journal.tidy()
-        assert (done.archived, done.removed) == (older - 1, older - 1)
-        entries = sorted(each.spec.seq for name, each in (await filed(api)).items() if name.startswith("e-"))
-        assert entries == list(range(older, journal.head().seq + 1))
-        assert await read_rows(api, archive) == before
-        assert scan(await read_rows(api, archive)).ok
-        with pytest.raises(HistoryMissing, match=f"entries 1 to {older - 1} were archived"):
-            await read_rows(api)
-        again = await Journal.open(api)
-        assert again.head() == journal.head()
-        assert [entry.seq for entry in again.entries(newer)] == list(range(newer + 1, again.head().seq + 1))
-        assert (await journal.tidy()) == (0, 0)
-
-    run(plane, act)
-
-
-def test_without_the_archive_at_hand_what_lives_is_still_known(plane: Plane, tmp_path: Path) -> None:
-    history = History().world().submits("train").opens("train", cell("n1", 0, 1)).submits("short").after(5)
-    history.opens("short", cell("n2", 0)).after(5).closes("short").ends("short").after(5)
-
-    async def act(api: Api) -> None:
-        archive = Archive(tmp_path)
-        journal = await Journal.open(api, archive=archive)
-        await appended(journal, history)
-        for _ in range(2):
-            await snapshotted(journal, api)
-            head = journal.head()
-            await journal.append(head.seq, head.at + 1, nodes(2))
-        head = journal.head()
-        await journal.append(head.seq, head.at + 1, closing("train"))
-        assert (await journal.tidy()).archived > 0
-        whole, late = await read_past(api, archive), await read_past(api)
-        assert (whole.first, late.first) == (0, min(journal._snapshots))
-        assert late.head() == whole.head()
-        train = LeaseQuery(run=key("train"))
-        assert list(late.leases(train)) == list(whole.leases(train))
-        assert [type(each.event) for each in late.story(key("train"))] == [ev.RunSubmitted, ev.LeasesClosed]
-        assert late.story(key("train"))[0].at == whole.story(key("train"))[0].at
-        with pytest.raises(ValueError, match="are not here"):
-            list(late.rows())
-        assert snapshots.freeze(fold(late)[0]) == snapshots.freeze(fold(whole)[0])
-
-    run(plane, act)
-
-
-def closing(run: str) -> tuple[ev.AnyEvent, ...]:
-    return (ev.LeasesClosed(run=key(run), names=(), reason=Reason.Canceled),)
-
-
-def test_without_an_archive_nothing_is_removed(plane: Plane) -> None:
-    async def act(api: Api) -> None:
-        journal = await lived(api, None)
-        assert (await journal.tidy()) == (0, 0)
-        assert len(await read_rows(api)) == journal.head().seq
-
-    run(plane, act)
-
-
-def test_who_dies_between_archive_and_removal_harms_nothing(plane: Plane, tmp_path: Path) -> None:
-    async def act(api: Api) -> None:
-        archive = Archive(tmp_path)
-        journal = await lived(api, archive)
-        before = await read_rows(api)
-        older = min(journal._snapshots)
-        archive.add(before[: older - 1])
-        await api.delete(LEDGER_ENTRIES, "e-000000000002")  # it got this far
-        assert await read_rows(api, archive) == before
-        done = await (await Journal.open(api, archive=archive)).tidy()
-        assert (done.archived, done.removed) == (0, older - 2)
-        assert await read_rows(api, archive) == before
-
-    run(plane, act)
-
-
-def tamper(folder: Path) -> None:
-    (file,) = folder.glob("*.jsonl")
-    file.write_text(file.read_text().replace("train", "brain", 1))
-
-
-def test_an_archive_that_was_changed_is_found_out(plane: Plane, tmp_path: Path) -> None:
-    async def act(api: Api) -> None:
-        archive = Archive(tmp_path)
-        journal = await lived(api, archive)
-        await journal.tidy()
-        tamper(tmp_path)
-        report = scan(await read_rows(api, archive))
-        assert not report.ok
-        assert not report.checks["chain"]
-
-    run(plane, act)
-
-
-def test_a_ledger_with_a_hole_is_not_decided_upon(plane: Plane) -> None:
+def test_a_ledger_with_a_hole_is_not_decided_upon(server: Plane) -> None:
     async def act(api: Api) -> None:
         await appended(await Journal.open(api), a_history())
         await api.delete(LEDGER_ENTRIES, "e-000000000002")
         with pytest.raises(BrokenLedger, match="nothing was decided"):
             await Journal.open(api)
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_an_entry_that_lost_a_part_is_not_decided_upon(plane: Plane) -> None:
+def test_an_entry_that_lost_a_part_is_not_decided_upon(server: Plane) -> None:
     async def act(api: Api) -> None:
         await (await Journal.open(api)).append(0, EPOCH, nodes(4_000))
         part = next(name for name, each in (await filed(api)).items() if each.spec.part)
@@ -470,10 +215,10 @@ def test_an_entry_that_lost_a_part_is_not_decided_upon(plane: Plane) -> None:
         with pytest.raises(BrokenLedger, match="parts, of which"):
             await Journal.open(api)
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_parts_of_an_entry_that_is_being_written_are_left_alone(plane: Plane) -> None:
+def test_parts_of_an_entry_that_is_being_written_are_left_alone(server: Plane) -> None:
     async def act(api: Api) -> None:
         journal = await Journal.open(api)
         sealed = seal(journal.head(), EPOCH, nodes(4_000))
@@ -485,10 +230,10 @@ def test_parts_of_an_entry_that_is_being_written_are_left_alone(plane: Plane) ->
         (entry,) = (await Journal.open(api)).entries()
         assert entry == sealed.entry
 
-    run(plane, act)
+    run(server, act)
 
 
-def test_a_scheduler_in_memory_decides_as_one_on_the_server(plane: Plane) -> None:
+def test_a_scheduler_in_memory_decides_as_one_on_the_server(server: Plane) -> None:
     """The two phases of a decision are the same tick."""
     from fairlease.engine import command as cmd
 
@@ -506,4 +251,4 @@ def test_a_scheduler_in_memory_decides_as_one_on_the_server(plane: Plane) -> Non
         assert decider.keep(proposal, entry).entry == entry
         return decider.head
 
-    assert run(plane, act) == local.head
+    assert run(server, act) == local.head

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from tests.kube.conftest import CONFIG
+from tests.kube.plugin import Person
 from tests.kube.stage import EXIT, RUN_FOR, SILENT, Controller, Team, audited, eventually
 from tests.kube.tenancy import path
 from tools.controlplane import Plane, Rack
@@ -13,10 +14,7 @@ from tools.controlplane import Plane, Rack
 from fairlease.kube.names import FINALIZER, HOLD
 from fairlease.kube.policy import NAMESPACE
 
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nretryBackoff: 2s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 # --- from a Run to its pods ----------------------------------------------------------------------------------------------
@@ -155,6 +153,44 @@ def test_gpus_are_given_to_the_next_only_when_the_last_pod_there_is_gone(team: T
 # --- money and trust -----------------------------------------------------------------------------------------------------
 
 
+def conditions(team: Team) -> dict[str, tuple[str, str]]:
+    """How the conditions of a team's Budget stand, and since when."""
+    status = team.api.get(path("Budget", team.namespace, "money")).body.get("status") or {}
+    return {each["type"]: (each["status"], each["lastTransitionTime"]) for each in status["conditions"]}
+
+
+def covers(team: Team, gpus: int, *, lends: bool = False) -> None:
+    envelope = {"name": "main", "flavor": team.flavor, "selector": {"region": "*"}, "concurrency": gpus}
+    spec = {"envelopes": [{**envelope, "lending": {"allow": lends, "maxConcurrency": 8}}]}
+    assert team.api.patch(path("Budget", team.namespace, "money"), {"spec": spec}).ok
+
+
+def test_each_condition_of_a_budget_tells_since_when_it_is_as_it_is(mind: Controller, team: Team) -> None:
+    team.submit("runs", 8, pod=8)
+    team.reaches("runs", "Running")
+    first = conditions(team)
+    time.sleep(1.1)
+    covers(team, 4)
+    eventually(lambda: conditions(team)["Covered"][0] == "False")
+    second = conditions(team)
+    assert second["Covered"][1] > first["Covered"][1]
+    assert second["Ready"] == first["Ready"], "an edit of its terms is no change of that"
+
+    mind.kill()
+    mind.start()
+    time.sleep(1.1)
+    covers(team, 8, lends=True)
+    eventually(lambda: conditions(team)["Covered"][0] == "True")
+    third = conditions(team)
+    assert third["Covered"][1] > second["Covered"][1]
+    assert third["LendingRoom"][1] >= third["Covered"][1]
+    assert third["Ready"] == first["Ready"]
+    time.sleep(1.1)
+    covers(team, 12, lends=True)
+    eventually(lambda: team.api.get(path("Budget", team.namespace, "money")).body["status"]["observedGeneration"] == 4)
+    assert conditions(team) == third
+
+
 def test_a_budget_that_is_written_later_starts_the_run_that_waited_for_it(team: Team) -> None:
     assert team.api.delete(path("Budget", team.namespace, "money")).ok
     time.sleep(0.5)
@@ -166,6 +202,38 @@ def test_a_budget_that_is_written_later_starts_the_run_that_waited_for_it(team: 
     team.reaches("poor", "Running")
     where = path("Budget", team.namespace, "late")
     eventually(lambda: team.api.get(where).body["status"]["headroom"][0]["concurrency"] == 3)
+
+
+def test_what_a_waiting_run_is_told_follows_an_edit_of_its_budget_once(mind: Controller, team: Team) -> None:
+    covers(team, 4)
+    names = ("big", "alike")
+    for name in names:
+        team.submit(name, 16, pod=4)
+
+    def say(words: str) -> bool:
+        return all(team.status(name).get("message", "").startswith(words) for name in names)
+
+    eventually(lambda: say("12 of 16 GPUs find no payer"))
+    covers(team, 8)
+    eventually(lambda: say("8 of 16 GPUs find no payer"))
+    told = {name: team.run(name) for name in names}
+    funded = [each for each in told["big"]["status"]["conditions"] if each["type"] == "Funded"]
+    assert [each["message"] for each in funded] == [told["big"]["status"]["message"]]
+    assert (
+        team.status("big")["message"] == Person(team.plane, "admin", team.namespace).asks("explain", "big")["message"]
+    )
+
+    led = len(mind.told("decides"))
+    mind.kill()
+    mind.start()
+    eventually(lambda: len(mind.told("decides")) > led)
+    time.sleep(2)
+    team.submit("small", 4, pod=4)
+    team.reaches("small", "Running")
+    time.sleep(2)
+    versions = {name: team.run(name)["metadata"]["resourceVersion"] for name in names}
+    said_once = {name: each["metadata"]["resourceVersion"] for name, each in told.items()}
+    assert versions == said_once, "not by who takes over, and not whenever a lease comes or goes"
 
 
 def test_a_namespace_that_lost_its_owner_spends_nothing_more(team: Team) -> None:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
 from tests.kube.stage import SILENT, Controller, Team, audited, eventually
 from tests.kube.tenancy import path
 from tools.controlplane import Plane
 
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nretryBackoff: 2s\n"
+SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 
 
 def node(team: Team, name: str, **change: Any) -> None:  # noqa: ANN401 - any part of a node

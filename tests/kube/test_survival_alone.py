@@ -17,6 +17,7 @@ from tools.controlplane import Plane
 ELASTIC = {"minTotalGPUs": 4, "maxTotalGPUs": 12, "stepGPUs": 4}
 ROLE = "rq.davidlangworthy.io/role"
 RANK = "rq.davidlangworthy.io/rank"
+SETTINGS = "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\nnotice: 1h\n"
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +26,6 @@ def cluster(make_plane: MakePlane) -> Iterator[Plane]:
     plane = installed(make_plane, scheduler=True)
     yield plane
     plane.stop()
-
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\nnotice: 1h\n"
 
 
 @pytest.fixture

@@ -14,16 +14,8 @@ from tools.controlplane import Plane
 
 PORT = free_port()
 ELASTIC = {"minTotalGPUs": 4, "maxTotalGPUs": 16, "stepGPUs": 4, "desiredTotalGPUs": 8}
-
-
-@pytest.fixture(scope="module")
-def settings() -> str:
-    return "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\n"
-
-
-@pytest.fixture(scope="module")
-def flags() -> tuple[str, ...]:
-    return ("--metrics-port", str(PORT))
+SETTINGS = "nodeDebounce: 1s\nminRuntime: 0s\ngrowCooldown: 1s\n"
+FLAGS = ("--metrics-port", str(PORT))
 
 
 @pytest.fixture

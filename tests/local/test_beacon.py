@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 import time
 from pathlib import Path
+from shutil import which
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
+from tests.engine.build import HOUR, World, budget, envelope, node, run
 from tests.local.mailbox import SLEEP, free_port, metric, told
 from tests.local.stage import Stage, run_object, until
 
 from fairlease.engine.lottery import seed_of
 from fairlease.ledger import event as ev
 from fairlease.ledger.sqlite import SqliteStore
-from fairlease.local.beacon import clean, read_file
 from fairlease.model.reservation import OutcomeSpec
+from fairlease.theatre.beacon import Beacon, clean, read_file
+from fairlease.theatre.hook import call
+from fairlease.theatre.metrics import MACHINE, Metrics
+from fairlease.theatre.settings import BeaconSource
 
 
 def drawn(stage: Stage) -> OutcomeSpec:
@@ -92,3 +102,46 @@ def test_a_beacon_is_one_word_whatever_stands_around_it(tmp_path: Path) -> None:
             clean(bad)
     with pytest.raises(ValueError, match="not a plain file"):
         read_file(str(tmp_path))
+
+
+def test_a_command_that_prints_without_end_takes_no_memory_and_is_ended(tmp_path: Path) -> None:
+    script = f"""
+import asyncio, resource
+from fairlease.theatre.hook import call
+done = asyncio.run(call(("{which("yes")}", "no-beacon"), {{"PATH": "/bin"}}, None, 2.0))
+print(done.code, done.err, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+    code, *words, kilobytes = done.stdout.split()
+    assert (code, " ".join(words)) == ("124", "it was ended after 2 s")
+    assert int(kilobytes) < 100_000
+
+
+def test_a_command_that_leaves_something_behind_is_waited_for_and_what_it_said_is_kept() -> None:
+    script = "echo first; (sleep 0.3; echo second) & exit 3"
+    begun = time.monotonic()
+    done = asyncio.run(call(("/bin/sh", "-c", script), {"PATH": "/usr/bin:/bin"}, None, 20.0))
+    assert (done.code, done.out, done.err) == (3, b"first\nsecond\n", "exit code 3: second")
+    assert time.monotonic() - begun < 15
+
+
+def test_where_no_process_can_be_had_draws_go_on_without_a_beacon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = World(node("n"), budget("org", envelope("e", 64)))
+    for name in ("runs", "waits"):
+        here.submit(name, run("org", 8, 8))
+    state = here.scheduler.state
+    assert state.holds, "one falls due"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    source, late = BeaconSource(command=("/bin/true",)), here.now + 1_000 * HOUR
+    with capture_logs() as logs:
+        beacon = Beacon(source, state, lambda: late, Metrics(state, MACHINE), structlog.get_logger())
+
+        async def asked() -> str:
+            await beacon.open()
+            beacon.close()
+            return beacon.value(late)
+
+        assert asyncio.run(asked()) == ""
+    assert "No such file or directory" in logs[0]["error"]

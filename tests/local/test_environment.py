@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from fairlease.local.environment import (
     ID_CHARS_MAX,
     PORTS,
-    User,
-    base_environment,
     pick_port,
     pod_id,
     rendezvous,
@@ -20,6 +18,7 @@ from fairlease.local.environment import (
 from fairlease.model.lease import Fund, Lease, Payer, Role
 from fairlease.model.record import key
 from fairlease.reason import Reason
+from fairlease.theatre.login import User, base_environment
 from fairlease.theatre.rendezvous import OURS, is_ours
 
 PAYER = Payer(budget=key("team"), envelope="west", owner="org:team", fund=Fund.OWNED)

@@ -181,6 +181,14 @@ def test_what_was_used_and_waited_for_agrees_with_the_ledger() -> None:
     assert waited == sum(seen.wait for seen in play.watch.runs.values())
 
 
+def test_a_thin_begin_of_a_record_does_not_make_the_rest_look_like_less_load() -> None:
+    hour = 3600
+    steady = [(1000 * hour + number * hour, "a", 8, 10 * hour) for number in range(199)]
+    trace = trace_of((0, "a", 8, 1005 * hour), *steady)
+    assert Asker(8, Limits()).demand(trace) == pytest.approx(8 * (198 * 10 + 9 + 4) / 197)
+    assert read_nodes("auto:1", trace, Limits(), 4).nodes == 11
+
+
 def test_a_cluster_is_sized_by_the_load_and_holds_the_largest_job() -> None:
     jobs = trace_of((0, "a", 8, 600), (100, "a", 8, 500))
     assert read_nodes("auto:0.5", jobs, Limits(), 4).nodes == 22

@@ -14,6 +14,7 @@ from fairlease.cli.verb import verb
 _EXAMPLE = """
 fairlease controller --kubeconfig ~/.kube/config --context staging
 fairlease controller --archive /var/lib/fairlease/archive --metrics-port 9090
+fairlease controller --config /etc/fairlease/fairlease.yaml --beacon /etc/fairlease-beacon/value
 fairlease controller --hold
 """
 
@@ -36,6 +37,11 @@ fairlease controller --hold
 )
 @click.option("--archive", metavar="DIR", help="Where old entries of the ledger go; without it none is ever removed.")
 @click.option("--config", metavar="FILE", help="Policy and settings; nothing in it is required.")
+@click.option(
+    "--beacon",
+    metavar="FILE",
+    help="A file with a public random value for the lottery's seed; the settings can name a command instead.",
+)
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_535),
@@ -63,6 +69,8 @@ def command(
     import asyncio
     import sys
 
+    import msgspec
+
     from fairlease.kube.connection import Api
     from fairlease.kube.controller import Controller
     from fairlease.kube.journal import BrokenLedger
@@ -71,8 +79,9 @@ def command(
     from fairlease.kube.settings import Settings, read_settings
     from fairlease.model.document import Invalid
     from fairlease.theatre.log import json_lines
+    from fairlease.theatre.settings import BeaconSource
 
-    archive = told["archive"]
+    archive, beacon = told["archive"], told["beacon"]
     try:
         policy, cluster = read_settings(config)
         access = find_access(kubeconfig, context)
@@ -81,6 +90,8 @@ def command(
         raise Failure("the controller was not started", code=BAD_INPUT, problems=problems) from None
     except BadConfig as error:
         raise Failure(str(error), code=BAD_INPUT) from None
+    if beacon is not None:
+        cluster = msgspec.structs.replace(cluster, beacon=BeaconSource(file=str(Path(beacon).absolute())))
     settings = Settings(
         policy=policy,
         cluster=cluster,

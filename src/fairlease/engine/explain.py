@@ -91,6 +91,13 @@ def explain(state: State, family: Family, run: RunState, now: int) -> Explanatio
     )
 
 
+def words(state: State, family: Family, run: RunState, now: int) -> str:
+    """Why a waiting run waits, said anew; as it was recorded where the cause would be another, which is not ours to decide."""
+    planner = Planner(state, family, run, now)
+    refusal = planner.unfunded() or planner.roomless()
+    return refusal.message if refusal.reason is run.reason else run.message
+
+
 def visits(state: State, family: Family, run: RunState, now: int, width: int) -> list[Visit]:
     """The money alone: every envelope in the order of cover, those that do not share included."""
     offers = cover.offers(state, family, run, now)

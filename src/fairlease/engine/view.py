@@ -38,15 +38,16 @@ _WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved, Reason.Foll
 # --- runs ------------------------------------------------------------------------------------------------------------------
 
 
-def run_status(run: RunState, now: int, capacity: Capacity | None = None) -> View:
-    """How a run that lives stands. `capacity` tells which of its spares could take over now."""
+def run_status(run: RunState, now: int, capacity: Capacity | None = None, message: str | None = None) -> View:
+    """How a run that lives stands. `capacity` tells which of its spares could take over now, `message` why it waits, said anew."""
+    message = run.message if message is None else message
     rates = {name: meter.rate for name, meter in run.meters.items()}
     sponsors = {owner: meter.rate for owner, meter in run.sponsors.items()}
     view: View = {"phase": run.phase.value, "attempt": run.attempt}
-    if run.message:
-        view["message"] = run.message
+    if message:
+        view["message"] = message
     view |= {
-        "conditions": _conditions(_live_conditions(run), run.message or uncovered(run)),
+        "conditions": _conditions(_live_conditions(run), message or uncovered(run)),
         "width": _width(run.spec, run.width),
         "funding": _funding(run.bill(now), rates, sponsors),
         "leases": [lease.name for lease in sorted(run.leases.values(), key=lambda lease: lease.serial)],

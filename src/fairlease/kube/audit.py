@@ -208,7 +208,7 @@ class _Books:
             there = read(seen, "Budget")
             if isinstance(there, BudgetObject) and there.spec != state.budgets[budget]:
                 yield f"Budget {name}: its spec is not the one in the ledger"
-            wanted = budget_report(self._scheduler, budget, self._now, seen.metadata.generation)
+            wanted = budget_report(self._scheduler, budget, self._now, seen.metadata.generation, seen.status)
             yield from _differing("Budget", name, seen.status, wanted, "status")
         gone = (name for name in state.budgets if name not in found)
         yield from (f"Budget {name} is in the ledger and has no object" for name in gone)

@@ -38,6 +38,7 @@ from fairlease.kube.resource import (
 from fairlease.kube.scribe import Scribe
 from fairlease.kube.sight import Sight, made_key
 from fairlease.kube.tidings import Crier, happening
+from fairlease.kube.wording import TERMS, Wording
 from fairlease.kube.writer import Writer
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
@@ -96,6 +97,7 @@ class Projector:
         self._identity = settings.identity
         self._made = sight.made
         self._scribe = Scribe(api, self.writer, sight)
+        self._wording = Wording(decider)
         self._sweep: dict[Key, None] = {}
         self.lost_leases: set[Key] = set()
         """Leases whose objects are open and whose end the entries at hand do not tell."""
@@ -108,6 +110,8 @@ class Projector:
         marks = self._sight.marks
         marks.written_runs |= touched.runs
         marks.written_budgets |= touched.budgets
+        if any(isinstance(event, TERMS) for event in entry.events):
+            self._sweep |= dict.fromkeys(self._wording.doubt())
         nodes = self._decider.state.capacity.nodes
         for host in touched.hosts & nodes.keys():
             marks.written_runs |= {lease.run for lease in nodes[host].leases.values() if lease.role is Role.SPARE}
@@ -136,6 +140,7 @@ class Projector:
         """Look at every run that lives or has an object, by and by, and at every Budget."""
         everyone = self._sight.runs_seen() | self._decider.state.runs.keys() | self._chronicle.untold.keys()
         self._sweep |= dict.fromkeys(sorted(everyone))
+        self._wording.doubt()
         self._sight.marks.written_budgets |= self._decider.state.budgets.keys()
 
     @property
@@ -200,6 +205,8 @@ class Projector:
             told = told and run is not None
         if told:
             self._chronicle.told(name)
+        if run is None:
+            self._wording.forget(name)
         if run is None and seen is None and name not in self._chronicle.untold:
             self._chronicle.forget(name)
             self.writer.forget(name)
@@ -220,8 +227,16 @@ class Projector:
             if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
                 problem = problem or note
-            capacity = self._decider.state.capacity
-            return reports.live_report(run, now, generation, problem, capacity, on_nodes=self.gangs.on_nodes(run))
+            message, on_nodes = self._wording.of(run, now), self.gangs.on_nodes(run)
+            return reports.live_report(
+                run,
+                now,
+                generation,
+                self._decider.state.capacity,
+                message=message,
+                problem=problem,
+                on_nodes=on_nodes,
+            )
         if name not in self._decider.state.ended or not self._final(name, seen):
             return None
         final = self._chronicle.final[name]
@@ -327,10 +342,12 @@ class Projector:
         if self.writer.busy(part):
             return
         refusal, generation = self._observer.refused_budgets.get(name), seen.metadata.generation
+        before = self._scribe.last(BUDGETS, seen)
         if refusal is not None:
-            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation))
+            self._scribe.report(BUDGETS, part, seen, reports.refused_budget(refusal, now, generation, before))
         elif name in self._decider.state.budgets:
-            self._scribe.report(BUDGETS, part, seen, reports.budget_report(self._decider, name, now, generation))
+            report = reports.budget_report(self._decider, name, now, generation, before)
+            self._scribe.report(BUDGETS, part, seen, report)
 
     def _outcome(self, name: str, spec: Body) -> None:
         async def act() -> None:

@@ -31,9 +31,11 @@ COUNTDOWN_S = 60
 """How far a countdown may be off before it is written again, where its date is near."""
 
 
-def live_report(run: RunState, now: int, generation: int, problem: str, capacity: Capacity, *, on_nodes: int) -> View:
-    """How a run that lives stands. It is Running once all its pods are on their nodes, and not before."""
-    view = run_status(run, now, capacity)
+def live_report(
+    run: RunState, now: int, generation: int, capacity: Capacity, *, message: str, problem: str, on_nodes: int
+) -> View:
+    """How a run that lives stands, and why. It is Running once all its pods are on their nodes, and not before."""
+    view = run_status(run, now, capacity, message)
     pods = sum(1 for lease in run.leases.values() if lease.rank >= 0)
     if run.phase is Phase.RUNNING and on_nodes < pods:
         view["phase"] = Phase.PENDING.value
@@ -72,12 +74,13 @@ def refused_report(refusal: Refusal, now: int, generation: int) -> View:
     return _of({**view, "conditions": conditions}, generation)
 
 
-def budget_report(decider: Decider, budget: Key, now: int, generation: int) -> View:
-    """What a Budget has spent, promised and left."""
-    return _of(budget_status(decider.state, decider.engine.family, budget, now), generation)
+def budget_report(decider: Decider, budget: Key, now: int, generation: int, before: View) -> View:
+    """What a Budget has spent, promised and left; `before` is its status as we wrote it last."""
+    view = budget_status(decider.state, decider.engine.family, budget, now)
+    return _of({**view, "conditions": _since(view["conditions"], before, now)}, generation)
 
 
-def refused_budget(refusal: Refusal, now: int, generation: int) -> View:
+def refused_budget(refusal: Refusal, now: int, generation: int, before: View) -> View:
     """A Budget that counts for nothing: why."""
     condition = {
         "type": "Ready",
@@ -86,7 +89,22 @@ def refused_budget(refusal: Refusal, now: int, generation: int) -> View:
         "message": f"{refusal.message}; {refusal.reason.remedy}",
         "lastTransitionTime": format_instant(now),
     }
-    return _of({"conditions": [condition]}, generation)
+    return _of({"conditions": _since([condition], before, now)}, generation)
+
+
+def _since(conditions: list[View], before: View, now: int) -> list[View]:
+    """The same, each since it turned. What money stands for turns with other Budgets, with loans and with the hours that pass.
+
+    So the status itself is what remembers it; one that was never written begins as the ledger tells.
+    """
+    known = {each["type"]: each for each in before.get("conditions") or ()}
+    turned = {"lastTransitionTime": format_instant(now)} if known else {}
+    found = []
+    for each in conditions:
+        last = known.get(each["type"])
+        stays = last is not None and last["status"] == each["status"]
+        found.append({**each, **({"lastTransitionTime": last["lastTransitionTime"]} if last and stays else turned)})
+    return found
 
 
 def _of(view: View, generation: int) -> View:

@@ -54,6 +54,11 @@ class Scribe:
         """Its status was written by other means."""
         self._told[target] = Told(status, status)
 
+    def last(self, what: Resource, seen: OwnSeen) -> View:
+        """An object's status as we left it, as far as is known: it may not be seen yet, or somebody wrote over it."""
+        told = self._told.get(Target(what.plural, seen.metadata.key))
+        return told.said if told is not None and seen.status else seen.status
+
     def report(self, what: Resource, part: Part, seen: OwnSeen, wanted: View) -> None:
         """Replace a status that says something else, or that is not as we left it.
 

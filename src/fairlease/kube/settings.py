@@ -18,7 +18,15 @@ from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
 from fairlease.scheduler import SNAPSHOT_EVERY
 from fairlease.theatre.backoff import a_backoff
-from fairlease.theatre.settings import PORT_MAX, a_grace, read_both
+from fairlease.theatre.settings import (
+    PORT_MAX,
+    BeaconSource,
+    a_beacon_has_one_source,
+    a_grace,
+    a_path,
+    commands_are_commands,
+    read_both,
+)
 from fairlease.theatre.webhook import web_address
 
 
@@ -52,6 +60,8 @@ class Cluster(Record, frozen=True, kw_only=True):
     """How long a run rests after its own work failed; twice as long each time, five minutes at most."""
     notify: Notify = Notify()
     """Where notices go besides Events."""
+    beacon: BeaconSource | None = None
+    """A public random value for the lottery's seed: a file that is mounted, or what a command prints."""
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -81,8 +91,9 @@ _CLUSTER = Reader(
             "retry_backoff": a_backoff,
         },
         Notify: {"webhook": web_address, "webhook_file": rules.not_empty},
+        BeaconSource: {"file": a_path},
     },
-    {},
+    {BeaconSource: (commands_are_commands, a_beacon_has_one_source)},
 )
 
 

@@ -27,6 +27,7 @@ from fairlease.kube.project import Projector
 from fairlease.ledger import event as ev
 from fairlease.reason import Reason
 from fairlease.scheduler import Decider, Tick, beginning
+from fairlease.theatre.beacon import Beacon
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.refresh import Refresh
 
@@ -101,6 +102,7 @@ class Term:
         self._compare_at = self._snapshot_at = 0.0
         self._refresh = Refresh(FORECAST_S)
         self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
+        self._beacon = Beacon(settings.cluster.beacon, self.decider.state, self.now, metrics, log)
         self._aside: set[asyncio.Task[None]] = set()
         self.decided = asyncio.Event()
         metrics.follow(self.decider.state)
@@ -119,6 +121,7 @@ class Term:
         self.projector.writer.start()
         try:
             await self._notifier.open(self._journal.entries(self._since))
+            await self._beacon.open()
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()
@@ -140,6 +143,7 @@ class Term:
             await self._last_snapshot()
             await self._notifier.close()
         finally:
+            self._beacon.close()
             await self._notifier.stop()
             await self.projector.writer.stop()
             for task in self._aside:
@@ -225,7 +229,9 @@ class Term:
         """Decide and append; says whether it could be decided. What cannot is a fault of ours, and is logged."""
         begun = time.perf_counter()
         try:
-            proposal = self.decider.propose(self.now(), *commands)
+            at = self.now()
+            self.decider.engine.beacon = self._beacon.value(at)
+            proposal = self.decider.propose(at, *commands)
         except Exception:  # noqa: BLE001 - a fault of ours in one place must not stop everybody
             named = [type(each).__name__ for each in commands[:5]]
             self._log.exception("nothing was decided: a tick failed", commands=len(commands), first=named)
@@ -248,6 +254,7 @@ class Term:
             self._metrics.appended(time.perf_counter() - decided)
             self.projector.follow(entry)
             self._notifier.follow(entry)
+            self._beacon.look()
             if self.decider.state.queue:
                 self._refresh.call_for()
             self._tell(tick, entry, commands, decided - begun)

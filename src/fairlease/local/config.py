@@ -25,7 +25,15 @@ from fairlease.model.partial import as_far, column, readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
 from fairlease.theatre.backoff import a_backoff
-from fairlease.theatre.settings import PORT_MAX, a_grace, read_both
+from fairlease.theatre.settings import (
+    PORT_MAX,
+    BeaconSource,
+    a_beacon_has_one_source,
+    a_grace,
+    a_path,
+    commands_are_commands,
+    read_both,
+)
 from fairlease.theatre.webhook import web_address
 
 METRICS_PORT = 9464
@@ -58,13 +66,6 @@ class Notify(Record, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     signal: str | None = None
     kinds: tuple[Kind, ...] = ()
-
-
-class BeaconSource(Record, frozen=True, kw_only=True):
-    """What to read a public random value from: a file, or what a command prints."""
-
-    file: str | None = None
-    command: tuple[str, ...] = ()
 
 
 class Machine(Record, frozen=True, kw_only=True):
@@ -199,22 +200,6 @@ def _a_signal(value: str) -> str | None:
     return None if good else "expected a signal that can be caught, such as SIGUSR1"
 
 
-def _a_path(value: str) -> str | None:
-    return None if value.startswith("/") else "expected an absolute path: the daemon works elsewhere than you"
-
-
-def _commands_are_commands(record: Notify | BeaconSource) -> Iterator[Wrong]:
-    for index, word in readable(record.command):
-        if "\0" in word or (index == 0 and not word.startswith("/")):
-            message = "expected an absolute path: the daemon works elsewhere than you" if index == 0 else "holds a NUL"
-            yield Wrong(("command", index), word, message)
-
-
-def _a_beacon_has_one_source(source: BeaconSource) -> Iterator[Wrong]:
-    if (source.file is None) == (not source.command):
-        yield Wrong((), None, "expected a file or a command, one of the two")
-
-
 _MACHINE = Reader(
     {
         Machine: {
@@ -227,7 +212,7 @@ _MACHINE = Reader(
             "retry_backoff": a_backoff,
         },
         Notify: {"webhook": web_address, "signal": _a_signal},
-        BeaconSource: {"file": _a_path},
+        BeaconSource: {"file": a_path},
         NodeEntry: {
             "name": rules.a_node_name,
             "gpus": _gpu_count,
@@ -243,8 +228,8 @@ _MACHINE = Reader(
             _gpus_are_said_once,
             _nodes_have_a_flavor,
         ),
-        Notify: (_commands_are_commands,),
-        BeaconSource: (_commands_are_commands, _a_beacon_has_one_source),
+        Notify: (commands_are_commands,),
+        BeaconSource: (commands_are_commands, a_beacon_has_one_source),
     },
 )
 

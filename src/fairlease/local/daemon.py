@@ -28,7 +28,6 @@ from fairlease.ledger import event as ev
 from fairlease.ledger.store import Conflict, Entry
 from fairlease.local.access import Access
 from fairlease.local.answers import Answers
-from fairlease.local.beacon import Beacon
 from fairlease.local.catchup import End, catch_up, reopened
 from fairlease.local.config import METRICS_PORT
 from fairlease.local.environment import pod_id
@@ -42,6 +41,7 @@ from fairlease.local.protocol import Fault, fault
 from fairlease.local.server import Refused, Server
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler, Tick, calm_collector
+from fairlease.theatre.beacon import Beacon
 from fairlease.theatre.clock import LedgerClock
 from fairlease.theatre.metrics import MACHINE, Metrics
 from fairlease.theatre.pages import Page, Pages
@@ -105,7 +105,7 @@ class Daemon:
         self._teller = Storyteller()
         self._not_before = 0.0
         self._refresh = Refresh()
-        self._beside: list[asyncio.Task[None]] = []
+        self._telling: asyncio.Task[None] | None = None
         self._heard: float | None = None
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
@@ -132,7 +132,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
-            await self._beacon.ready()
+            await self._beacon.open()
             self._catch_up(self.processes.recorded_ends(self.scheduler.state))
             told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
             self._tick([*reopened(self.scheduler.state), *told])
@@ -144,11 +144,12 @@ class Daemon:
             )
             amiss = [] if self.metrics_problem is None else [self.metrics_problem]
             ready([*amiss, *await asyncio.to_thread(self.access.strangers)])
-            self._beside = [self._loop.create_task(each) for each in (self.notifier.live(), self._beacon.listen())]
+            self._telling = self._loop.create_task(self.notifier.live())
             await self._live()
         finally:
-            for task in self._beside:
-                task.cancel()
+            self._beacon.close()
+            if self._telling is not None:
+                self._telling.cancel()
             await self.notifier.close()
             await self._server.close()
             self._pages.close()

@@ -14,7 +14,8 @@ from urllib.parse import quote
 from fairlease.engine.notice import Notice
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Lease
-from fairlease.model.record import Key, Record, short, split
+from fairlease.model.record import Key, short, split
+from fairlease.theatre.login import User
 from fairlease.theatre.rendezvous import identity, is_ours, places
 
 LOOPBACK = "127.0.0.1"
@@ -23,19 +24,6 @@ PORTS = range(20_000, 32_768)
 
 ID_CHARS_MAX = 200
 """A file name has 255 bytes; the log's adds an ending."""
-
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TMPDIR")
-
-
-class User(Record, frozen=True, kw_only=True):
-    """Whose processes they are, where the daemon is root."""
-
-    uid: int
-    gid: int
-    name: str
-    home: str
-    shell: str = "/bin/sh"
 
 
 def user_of(uid: int) -> User:
@@ -71,18 +59,6 @@ def host_of(lease: Lease) -> str:
 def _file_name(*parts: object) -> str:
     name = "+".join(quote(str(part), safe="") for part in parts)
     return name if len(name) <= ID_CHARS_MAX else f"{name[:120]}+{hashlib.sha256(name.encode()).hexdigest()}"
-
-
-def base_environment(user: User | None, inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a login would give. `user` None: the daemon is the user's own, so its PATH and places are theirs too.
-
-    Another user's work inherits nothing but the language: root's variables are not theirs to see.
-    """
-    language = {"LANG": inherited.get("LANG", "C.UTF-8")}
-    if user is None:
-        return {"PATH": _PATH, **language, **{name: inherited[name] for name in _KEPT if name in inherited}}
-    who = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "SHELL": user.shell}
-    return {"PATH": _PATH, **language, **who}
 
 
 def rendezvous(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from fairlease.local import shim
 from fairlease.local.environment import LOOPBACK, attempt_id, host_of, pod_id
 from fairlease.model.lease import Lease
 from fairlease.model.record import short
+from fairlease.theatre import shim
 from fairlease.theatre.members import Gang, Meeting, Member
 
 ENDING = ".json"

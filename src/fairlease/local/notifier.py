@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlease.engine import notice as nt
-from fairlease.local.environment import base_environment, notice_environment
-from fairlease.local.hook import call
+from fairlease.local.environment import notice_environment
 from fairlease.local.processes import account_of
 from fairlease.model.amount import DAY, MINUTE
 from fairlease.model.record import Key, short
 from fairlease.model.writing import write
 from fairlease.theatre import webhook
 from fairlease.theatre.courier import WEBHOOK, WEBHOOK_TRIES, Channel, Courier, Gone, together
+from fairlease.theatre.hook import call
+from fairlease.theatre.login import base_environment
 from fairlease.theatre.lookout import IDLE_S, Lookout
 from fairlease.theatre.outbox import Address, Delivery, Outbox, Sums
 from fairlease.theatre.webhook import Refusal, body_of

@@ -31,9 +31,10 @@ from typing import TypeVar
 
 import msgspec
 
-from fairlease.local import shim
-from fairlease.local.environment import ID_CHARS_MAX, User
+from fairlease.local.environment import ID_CHARS_MAX
 from fairlease.model.record import Record
+from fairlease.theatre import shim
+from fairlease.theatre.login import User
 
 MARGIN_MS = 2_000
 """How long after its deadline a supervisor may take to end its pod before we do it for it."""

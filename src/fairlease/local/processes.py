@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from structlog.typing import FilteringBoundLogger
 
 from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
-from fairlease.local.environment import User, base_environment, log_id, pick_port, pod_id, rendezvous, user_of
+from fairlease.local.environment import log_id, pick_port, pod_id, rendezvous, user_of
 from fairlease.local.leaving import Leaving, Patience, Place, place_of
 from fairlease.local.members import Members
 from fairlease.local.pods import (
@@ -41,6 +41,7 @@ from fairlease.local.pods import (
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, short
 from fairlease.reason import Reason
+from fairlease.theatre.login import User, base_environment
 from fairlease.theatre.rendezvous import SIGNAL
 
 if TYPE_CHECKING:

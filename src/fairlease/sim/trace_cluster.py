@@ -99,11 +99,11 @@ def read_nodes(text: str, trace: Trace, limits: Limits, domain_nodes: int) -> Pl
 
 
 def _sized(trace: Trace, limits: Limits, load: float) -> Pool:
-    """As many nodes as make demand ÷ (GPUs × span of the trace) the load asked for, at least those of the largest job."""
+    """As many nodes as make the load what is asked for, at least those of the largest job."""
     if load <= 0:
         raise ValueError("a load is more than 0: write auto:0.9")
     asker = Asker(NODE_GPUS, limits)
-    gpus = asker.demand(trace) / (load * max(1, trace.end - trace.begin))
+    gpus = asker.demand(trace) / load
     largest = max(asker.width(job) for job in trace.jobs)
     return Pool(POOL, -(-max(math.ceil(gpus), largest) // NODE_GPUS), NODE_GPUS)
 

@@ -40,7 +40,6 @@ def report(play: TracePlay) -> View:
     """Everything that a replay showed."""
     watch, trace, plan = play.watch, play.trace, play.stage.plan
     seen = list(watch.runs.values())
-    span = max(1, trace.end - trace.begin)
     told: View = {
         "trace": {
             "file": trace.source,
@@ -54,7 +53,7 @@ def report(play: TracePlay) -> View:
         "cluster": {
             "nodes": plan.nodes,
             "gpus": plan.gpus,
-            "load": round(play.stage.asker.demand(trace) / (plan.gpus * span), 4),
+            "load": round(play.stage.asker.demand(trace) / plan.gpus, 4),
         },
         "runs": _outcomes(seen),
         "utilisation": _utilisation(play),

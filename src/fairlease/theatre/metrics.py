@@ -84,6 +84,7 @@ METRICS = {
     "resolver_lottery_draws_total": Metric(
         "counter", (), "Runs that were drawn and cut; who was drawn and given back is not counted."
     ),
+    "beacon_reads_total": Metric("counter", ("result",), "Readings of the lottery's beacon: read or failed."),
     "reservations": Metric("gauge", ("state",), "Reservations in force, by state."),
     "reservation_delay_seconds": Metric(
         "histogram", (), "From the date a run was first promised to its start; 0 where it started by then."
@@ -103,7 +104,6 @@ METRICS = {
 
 MACHINE = {
     "ledger_bytes": Metric("gauge", (), "Bytes of the ledger on the disk, its log included."),
-    "beacon_reads_total": Metric("counter", ("result",), "Readings of the lottery's beacon: read or failed."),
 }
 """What the daemon of one machine adds."""
 

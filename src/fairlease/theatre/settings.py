@@ -5,7 +5,8 @@ The policy of decisions (`notice`, `commitQuantum`, …) becomes part of the led
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -13,13 +14,30 @@ from fairlease.model import rules
 from fairlease.model.amount import HOUR
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load
-from fairlease.model.reading import Reader
+from fairlease.model.partial import readable
+from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Record
 
 GRACE_MAX = HOUR
 PORT_MAX = 65_535
+_ABSOLUTE = "an absolute path: the scheduler works elsewhere than you"
 
 Own = TypeVar("Own", bound=Record)
+
+
+class BeaconSource(Record, frozen=True, kw_only=True):
+    """What to read a public random value from: a file, or what a command prints."""
+
+    file: str | None = None
+    command: tuple[str, ...] = ()
+
+
+class Commands(Protocol):
+    """A record that names a command."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Its words."""
 
 
 def read_both(text: str, source: str, own: type[Own], reader: Reader) -> tuple[Config, Own]:
@@ -41,3 +59,21 @@ def read_both(text: str, source: str, own: type[Own], reader: Reader) -> tuple[C
 def a_grace(value: int) -> str | None:
     """What is wrong with the time that work gets to end; None where nothing is."""
     return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
+
+
+def a_path(value: str) -> str | None:
+    """What is wrong with the name of a file; None where nothing is."""
+    return None if value.startswith("/") else f"expected {_ABSOLUTE}"
+
+
+def commands_are_commands(record: Commands) -> Iterator[Wrong]:
+    """A command begins with the path of a program, and what is handed to it can be handed over."""
+    for index, word in readable(record.command):
+        if "\0" in word or (index == 0 and not word.startswith("/")):
+            yield Wrong(("command", index), word, f"expected {_ABSOLUTE}" if index == 0 else "holds a NUL")
+
+
+def a_beacon_has_one_source(source: BeaconSource) -> Iterator[Wrong]:
+    """A file or a command."""
+    if (source.file is None) == (not source.command):
+        yield Wrong((), None, "expected a file or a command, one of the two")

@@ -1,8 +1,8 @@
 """A command of the operator's, run for a while, with something to read on its standard input.
 
-A process of its own stands between the daemon and the command, for three reasons: it becomes the run's user first, it ends the
-command and all that it started when its time is over, and it does the same when the daemon dies, so that nothing is left behind.
-`python -m fairlease.local.hook` reads a line of JSON (command, env, user or null, seconds), and then what is for the command.
+A process of its own stands between the scheduler and the command, for three reasons: it becomes the run's user first, it ends the
+command and all that it started when its time is over, and it does the same when the scheduler dies, so that nothing is left behind.
+`python -m fairlease.theatre.hook` reads a line of JSON (command, env, user or null, seconds), and then what is for the command.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
-from fairlease.local import shim
+from fairlease.theatre import shim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairlease.local.environment import User
+    from fairlease.theatre.login import User
 
 OUT_BYTES = 4_096
 LATE = 124
@@ -47,7 +49,7 @@ async def call(
     become = None if user is None else {"uid": user.uid, "gid": user.gid, "name": user.name}
     spec = json.dumps({"command": list(command), "env": dict(env), "user": become, "seconds": seconds})
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-m", "fairlease.local.hook"),
+        *(sys.executable, "-I", "-m", "fairlease.theatre.hook"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -69,13 +71,15 @@ def main(spec: dict[str, Any], said: bytes) -> int:
     os.umask(0o022)
     shim.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _stop)
+    output = _Output()
+    until = time.monotonic() + spec["seconds"]
     try:
         shim.become(spec["user"])
         shim.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # only now: a change of user clears it
         work = subprocess.Popen(
             spec["command"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=output.theirs,
             stderr=subprocess.STDOUT,
             env=spec["env"],
             cwd="/",
@@ -85,17 +89,44 @@ def main(spec: dict[str, Any], said: bytes) -> int:
         sys.stderr.write(f"{spec['command'][0]} cannot be run: {error}\n")
         return NOT_RUN
     try:
-        out, _ = work.communicate(said, timeout=spec["seconds"])
+        output.read()
+        work.communicate(said, timeout=spec["seconds"])
+        output.ended(until)
     except subprocess.TimeoutExpired:
         sys.stderr.write(f"it was ended after {spec['seconds']:g} s\n")
         return LATE
     finally:
         _end()
-    sys.stdout.buffer.write(out[:OUT_BYTES])
+    sys.stdout.buffer.write(output.first)
     if work.returncode:
-        last = out.decode(errors="replace").strip().splitlines()
+        last = output.last.decode(errors="replace").strip().splitlines()
         sys.stderr.write(f"exit code {work.returncode}{f': {last[-1]}' if last else ''}\n")
     return work.returncode if work.returncode >= 0 else shim.SIGNALED - work.returncode
+
+
+class _Output:
+    """What a command writes: its beginning and its end are kept, however much there is in between."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()
+        self.first = self.last = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def read(self) -> None:
+        """The command has its end of the pipe."""
+        os.close(self.theirs)
+        self._reader.start()
+
+    def ended(self, until: float) -> None:
+        """Wait until nobody can write any more: what a command left behind may."""
+        self._reader.join(max(0.0, until - time.monotonic()))
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired("", 0)
+
+    def _read(self) -> None:
+        while chunk := os.read(self._ours, 1 << 16):
+            self.first += chunk[: OUT_BYTES - len(self.first)]
+            self.last = (self.last + chunk)[-OUT_BYTES:]
 
 
 def _end() -> None:

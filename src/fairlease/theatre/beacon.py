@@ -13,9 +13,9 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from fairlease.local.environment import base_environment
-from fairlease.local.hook import call
 from fairlease.model.reservation import ReservationState
+from fairlease.theatre.hook import call
+from fairlease.theatre.login import base_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from fairlease.ledger.state import State
-    from fairlease.local.config import BeaconSource
     from fairlease.theatre.metrics import Metrics
+    from fairlease.theatre.settings import BeaconSource
 
 LEAD_MS = 10_000
 """How long before a reservation falls due its beacon is asked for by a command."""
@@ -54,6 +54,7 @@ class Beacon:
         self._log = log
         self._wake = asyncio.Event()
         self._heard: tuple[int, str] | None = None
+        self._listening: asyncio.Task[None] | None = None
 
     def value(self, at: int) -> str:
         """What enters the draws of a tick at `at`: nothing, unless a reservation falls due in it."""
@@ -68,20 +69,28 @@ class Beacon:
             return ""
         return heard[1]
 
-    async def ready(self) -> None:
-        """Ask the command before the first decision, where a reservation fell due while no daemon lived."""
+    async def open(self) -> None:
+        """Ask the command before the first decision, where a reservation fell due while nobody decided; then ahead of each."""
+        command = () if self._source is None else self._source.command
+        if not command:
+            return
         due = self._next_due()
-        if self._source is not None and self._source.command and due is not None and due <= self._now():
-            await self._ask(self._source.command)
+        if due is not None and due <= self._now():
+            await self._ask(command)
+        self._listening = asyncio.create_task(self._listen(command))
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._listening is not None:
+            self._listening.cancel()
 
     def look(self) -> None:
         """Reservations may have changed."""
         self._wake.set()
 
-    async def listen(self) -> None:
+    async def _listen(self, command: tuple[str, ...]) -> None:
         """Ask the command ahead of every reservation; never returns."""
-        command = () if self._source is None else self._source.command
-        while command:
+        while True:
             self._wake.clear()
             due, now = self._next_due(), self._now()
             wait_s = None if due is None else max(0, due - LEAD_MS - now) / 1000
@@ -99,7 +108,11 @@ class Beacon:
 
     async def _ask(self, command: tuple[str, ...]) -> None:
         begun = self._now()
-        done = await call(command, base_environment(None, os.environ), None, PATIENCE_S)
+        try:
+            done = await call(command, base_environment(None, os.environ), None, PATIENCE_S)
+        except OSError as error:  # no process can be had at the moment
+            self._missed(str(error))
+            return
         if done.code:
             self._missed(done.err)
             return
