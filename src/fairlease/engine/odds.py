@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
 from fairlease.engine.due_date import due_date
-from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import Bench, in_order
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
@@ -57,9 +56,7 @@ def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
     planner = Planner(engine.state, engine.family, claim, when)
     if planner.pool is None:
         return None
-    seats = Seats(
-        engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way
-    )
+    seats = Seats(engine.state, planner.pool, planner.reach(), planner.least, planner.way)
     bench = Bench(engine.state, seats)
     for victim in in_order(claim, bench):
         if seats.fits():

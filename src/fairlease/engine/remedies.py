@@ -6,8 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.due_date import due_date
-from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import resolve
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
@@ -99,7 +98,7 @@ class Remedies:
         room = (planner.pool.flavor, footprint_of(run.spec), reach)
         found = self._counts.get(room) if planner.way is None else None
         if found is None:
-            seats = Seats(state, planner.pool, reach, need_of(run.spec, least_width(run.spec)), planner.way)
+            seats = Seats(state, planner.pool, reach, planner.least, planner.way)
             found = sum(gpus for _, gpus in seats.deficits())
             if planner.way is None:  # Else it is one run's own, who may pass liens.
                 self._counts[room] = found

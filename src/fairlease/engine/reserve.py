@@ -35,7 +35,6 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
-    from fairlease.engine.pack import Need
     from fairlease.ledger.capacity import Domain
     from fairlease.ledger.live import Hold, RunState
 
@@ -56,7 +55,6 @@ class Draft(NamedTuple):
     date: int
     basis: Reason
     fit: Fit
-    planner: Planner
 
 
 def opening(engine: Engine, run: RunState) -> Planner | None:
@@ -82,24 +80,24 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None, *
 
     `surely`: or where nothing but a prediction tells when.
     """
-    pool, need = planner.pool, need_of(run.spec, least_width(run.spec))
+    pool = planner.pool
     if pool is None:
         return None
-    sooner = _between(engine, run, planner, need)
+    sooner = _between(engine, run, planner)
     for guess in (False,) if surely else (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
-        fit = first_fit(pool, planner.reach(), need, outlook)
+        fit = first_fit(pool, planner.reach(), planner.least, outlook)
         if sooner is not None and (fit is None or sooner.when < fit.when):
             fit = sooner
         if fit is not None:
             basis = _BASES.get(fit.how, Reason.Notice)
             if planner.now > max(engine.now, fit.when):
-                return Draft(planner.now, Reason.WindowClosed, fit, planner)
-            return Draft(fit.when, basis, fit, planner)
+                return Draft(planner.now, Reason.WindowClosed, fit)
+            return Draft(fit.when, basis, fit)
     return None
 
 
-def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit | None:
+def _between(engine: Engine, run: RunState, planner: Planner) -> Fit | None:
     """Where a run would fit by hard facts, and surely be over, before those who asked earlier need the slots."""
     limit, near = run.spec.runtime.max_duration, engine.state.standings.near.get(run.spec.resources.gpu_type)
     if limit is None or near is None or planner.pool is None:
@@ -107,7 +105,7 @@ def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit
     ahead = (near[order].hold for order in near.irange(maximum=run.order, inclusive=(True, False)))
     if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
         return None
-    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), need)
+    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), planner.least)
 
 
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
@@ -143,7 +141,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             message=message or _told(found.basis, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
-            envelopes=_payers(found.planner, run),
+            envelopes=_payers(planner, run),
             cut_from=cut_from,
         )
     )
@@ -270,7 +268,7 @@ def _told(basis: Reason, date: int) -> str:
 
 def _payers(planner: Planner, run: RunState) -> tuple[str, ...]:
     purse = cover.Purse(planner.state, run, planner.now)
-    shares, _ = cover.spend(purse, planner.offers, need_of(run.spec, least_width(run.spec)).pods)
+    shares, _ = cover.spend(purse, planner.offers, planner.least.pods)
     return tuple(f"{short(offer.payer.budget)}/{offer.payer.envelope}" for offer, _ in shares)
 
 
