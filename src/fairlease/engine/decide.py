@@ -19,12 +19,13 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, sooner, standing, swap
+from fairlease.engine.bind import bind
 from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.horizon import Horizon
 from fairlease.engine.pack import could_fit, need_of
 from fairlease.engine.passage import opening
-from fairlease.engine.plan import Planner, bind, least_width, widths
+from fairlease.engine.plan import Planner, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev

@@ -13,9 +13,10 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover
+from fairlease.engine.bind import bind
 from fairlease.engine.elastic import group_widths
 from fairlease.engine.pack import Block, Need
-from fairlease.engine.plan import Plan, Planner, bind
+from fairlease.engine.plan import Plan, Planner
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.run import Phase

@@ -1,4 +1,4 @@
-"""Plan: cover and pack at once, and bind what both agree on (SEMANTICS §3, §5).
+"""Plan: cover and pack at once (SEMANTICS §3, §5); `engine.bind` makes true what both agree on.
 
 Money may be spent only where its selector matches, so who pays and where it lies are one question. Mostly all money that is asked
 reaches all nodes in question; then paying is counting and packing is free. Where it is not so, groups are placed one by one, each
@@ -7,12 +7,8 @@ on nodes that the earliest money in the order of cover reaches, and each pod onl
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
 
 from fairlease.engine import cover
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
@@ -20,9 +16,6 @@ from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.search import Search
-from fairlease.ledger.event import Cell, LeasesOpened
-from fairlease.ledger.slots import bits_of, lowest
-from fairlease.model.lease import Role
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -32,13 +25,10 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
-    from fairlease.model.lease import Payer
     from fairlease.model.run import RunSpec
 
 TRIED_IN_TURN = 32
 """Widths below the bound that are tried one by one, widest first."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Plan(NamedTuple):
@@ -391,46 +381,3 @@ def tally(stops: list[Reason]) -> dict[str, int]:
     for reason in stops:
         counts[reason.value] = counts.get(reason.value, 0) + 1
     return counts
-
-
-def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
-    """Make a plan an event, with real slots: the lowest free ones of each node."""
-    free: dict[str, int] = {}
-    payers: dict[int, int] = {}
-    named: list[Payer] = []
-    cells: list[Cell] = []
-    ranks = unused_ranks(run)
-    size = run.spec.pod_gpus
-    for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
-        name = spot.node.node.name
-        bits = free.get(name)
-        if bits is None:
-            barred = spot.node.lien if plan.passage is None else plan.passage.blocked(spot.node)
-            bits = spot.node.free & ~barred
-        slots = lowest(bits, size)
-        free[name] = bits & ~bits_of(slots)
-        payer = payers.get(id(offer.account))
-        if payer is None:
-            payer = payers[id(offer.account)] = len(named)
-            named.append(offer.payer)
-        if spot.spare:
-            cells.append(Cell(number, spot.group, -1, name, slots, payer, Role.SPARE))
-        else:
-            cells.append(Cell(number, spot.group, next(ranks), name, slots, payer))
-    digest = digest_of(run, plan.width, tuple(named), cells)
-    return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest
-    )
-
-
-def unused_ranks(run: RunState) -> Iterator[int]:
-    """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
-    held = {lease.rank for lease in run.leases.values()}
-    if not held:
-        return count()
-    return (rank for rank in count() if rank not in held)
-
-
-def digest_of(run: RunState, width: int, payers: tuple[Payer, ...], cells: list[Cell]) -> str:
-    """By which a plan can be compared and audited."""
-    return hashlib.sha256(_encode((run.key, run.attempt, width, payers, cells))).hexdigest()[:32]
