@@ -149,7 +149,9 @@ def reasons_page() -> str:
         for reason in Reason:
             if reason.code // 100 == hundred:
                 transient = "yes" if reason.transient else "no"
-                remedy = reason.remedy + (f"; where that cannot be enough: {reason.alone}" if reason.alone else "")
+                remedy = reason.remedy + (
+                    f"; where that cannot be enough: {reason.alone}" if reason.alone != reason.remedy else ""
+                )
                 lines.append(f"| {reason.code} | `{reason.value}` | {transient} | {_escaped(remedy)} |")
     return "\n".join(lines) + "\n"
 

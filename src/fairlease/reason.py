@@ -2,7 +2,8 @@
 
 A domain outcome is a value with a `Reason`, never free text. `code` never changes once released; `transient` says whether
 waiting may be enough; `remedy` says what would change the answer, `alone` what is left of that where waiting for others does
-not help. The names are API: they stand in conditions, leases and metrics.
+not help: which of the two is true is known where the answer is given (`engine.refusal`), and nowhere else. The names are API: they
+stand in conditions, leases and metrics.
 """
 
 from __future__ import annotations
@@ -26,14 +27,28 @@ class Reason(enum.Enum):
         member.code = code
         member.transient = transient
         member.remedy = remedy
-        member.alone = alone
+        member.alone = alone or remedy
         return member
+
+    @property
+    def plain_remedy(self) -> str:
+        """What would change it where nothing but the reason is known: nothing where the reason alone does not tell.
+
+        Whoever is refused for such a reason has it in the message.
+        """
+        return self.remedy if self.alone == self.remedy else ""
 
     # Cover, from the envelope that passed the least to the one that passed the most (SEMANTICS §3).
     InvalidRequest = "InvalidRequest", 100, False, "correct it, and ask again"
     NoEnvelope = "NoEnvelope", 101, False, "ask for a Budget with an envelope of this flavor, or name sponsors"
     SelectorMismatch = "SelectorMismatch", 102, False, "widen the envelope's selector or the run's location"
-    WindowClosed = "WindowClosed", 103, True, "wait for the envelope's window to open, or have it moved"
+    WindowClosed = (
+        "WindowClosed",
+        103,
+        True,
+        "wait for the envelope's window to open, or have it moved",
+        "have the envelope's window moved",
+    )
     ACLDenied = "ACLDenied", 104, False, "ask the sponsor to allow lending to this owner"
     BorrowLimit = "BorrowLimit", 105, False, "raise funding.maxBorrowGPUs or ask for fewer GPUs"
     LendingCapExceeded = (
@@ -154,8 +169,3 @@ COVER_CAUSES = (
     Reason.AggregateCapExceeded,
 )
 """The causes a lack of money can have, in the order in which an envelope is asked."""
-
-
-def remedy_of(reason: Reason, message: str) -> str:
-    """What would change something, in view of its message: that tells where waiting for others does not help."""
-    return next((each.alone for each in COVER_CAUSES if each.alone and each.alone in message), reason.remedy)

@@ -38,6 +38,17 @@ def test_a_file_that_is_not_there_is_told_with_its_remedy(ask: Ask) -> None:
     assert "to mend it: give what `fairlease outcomes -o json` prints" in result.stderr
 
 
+def test_who_has_no_forecast_is_told_why_and_what_would_help_once(ask: Ask, fake: FakeDaemon) -> None:
+    row = {"name": "beyond", "owner": "org:a", "phase": "Pending", "reason": "NeverFits"}
+    fake.answers["eta"] = {"runs": [row | {"message": "no node holds 9 GPUs", "remedy": "ask for fewer"}]}
+    told = ask("eta", "beyond").stdout
+    assert [word for word in ("NeverFits", "no node holds 9 GPUs", "ask for fewer") if told.count(word) == 1] == [
+        "NeverFits", "no node holds 9 GPUs", "ask for fewer"
+    ]  # fmt: skip
+    fake.answers["eta"] = {"runs": [row | {"message": "too many: ask for fewer", "remedy": "ask for fewer"}]}
+    assert ask("eta", "beyond").stdout.count("ask for fewer") == 1
+
+
 @pytest.mark.parametrize("form", ["one", "list", "outcomes", "resolverOutcomes", "items"])
 def test_a_file_of_outcomes_is_verified_without_a_daemon(ask: Ask, tmp_path: Path, form: str) -> None:
     both = [OUTCOME, second()]

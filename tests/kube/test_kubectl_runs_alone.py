@@ -262,6 +262,10 @@ def test_a_tenant_of_one_namespace_sees_all_of_it_and_nothing_else(cluster: Plan
     told = tom.asks("explain", "too-wide")
     assert told["verdict"] == "NeverFits"
     assert told["remedy"]
+    (eta,) = tom.asks("eta", "too-wide")["runs"]
+    assert [eta[each] for each in ("reason", "message", "remedy")] == [
+        told[each] for each in ("verdict", "message", "remedy")
+    ]
     assert "NeverFits" in {line["reason"] for line in told["story"]}
     for words in (("plan", "-f", tom.file(team, "quote")), ("who-pays", "mine"), ("nodes",), ("audit",)):
         said = tom.sees(*words, code=4)

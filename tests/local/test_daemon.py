@@ -100,6 +100,8 @@ def test_who_asks_for_more_than_all_the_money_there_is_is_not_told_to_wait(stage
     for remedy in (told["remedy"], told["cover"][0]["remedy"], eta["remedy"]):
         assert "wait" not in remedy
         assert "ask for fewer GPUs" in remedy
+    (listed,) = stage.call("eta")["runs"]
+    assert (eta["message"], listed["message"], listed["remedy"]) == (told["message"], told["message"], "")
 
     stage.call("budgets.apply", objects=[budget_object("small", "org:small", concurrency=6)])
     assert stage.ends("beyond")["phase"] == "Completed"

@@ -26,7 +26,18 @@ def test_codes_tell_reasons_apart_and_stand_in_their_order() -> None:
 
 
 def test_every_reason_says_what_would_change_it() -> None:
-    assert all(reason.remedy for reason in Reason)
+    assert all(reason.remedy and reason.alone for reason in Reason)
+
+
+def test_a_reason_alone_tells_no_remedy_that_hangs_on_whether_waiting_helps() -> None:
+    silent = {reason for reason in Reason if not reason.plain_remedy}
+    assert silent == {
+        Reason.WindowClosed,
+        Reason.LendingCapExceeded,
+        Reason.ConcurrencyCapExceeded,
+        Reason.AggregateCapExceeded,
+    }
+    assert all("wait" in reason.remedy and "wait" not in reason.alone for reason in silent)
 
 
 def test_no_reason_is_kept_that_nobody_gives() -> None:

@@ -60,7 +60,8 @@ def draw_reservation(reservation: Answer) -> None:
         click.echo(f"    {status['message']}")
     if state != "Blocked":
         payers = ", ".join(spec["payingEnvelopes"]) or NOTHING
-        click.echo(f"    on {', '.join(spec['intendedSlice']['nodes'])}, paid by {payers}")
+        nodes = ", ".join(spec["intendedSlice"]["nodes"]) or "GPUs that are chosen when it is nearer"
+        click.echo(f"    on {nodes}, paid by {payers}")
 
 
 def draw_forecast(forecast: Answer) -> None:
@@ -73,7 +74,7 @@ def draw_forecast(forecast: Answer) -> None:
     click.echo(f"    {forecast['source']}: {forecast['why']}{sure}")
     if forecast.get("remedies"):
         lacks = f"lacks {forecast['deficitGPUs']} GPUs of {forecast['scope']}"
-        click.echo(f"    {lacks}; could give way: {'; '.join(forecast['remedies'])}")
+        click.echo(f"    {lacks}; remedies: {'; '.join(forecast['remedies'])}")
 
 
 def draw_dates(session: Session, answer: Answer) -> None:

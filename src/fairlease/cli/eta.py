@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fairlease.cli.failure import unsaid
 from fairlease.cli.output import NOTHING, reason_cell, show_table, span
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, limit_option, owner_option, run_argument, verb
@@ -49,9 +50,10 @@ def _draw(session: Session, row: Answer) -> None:
         }
         if "scope" in forecast:
             facts |= {"Deficit": f"{forecast['deficitGPUs']} GPUs of {forecast['scope']}"}
-            facts |= {"Could give way": "; ".join(forecast["remedies"])}
+            facts |= {"Remedies": "; ".join(forecast["remedies"])}
     elif row.get("reason"):
-        facts["Forecast"] = f"none: {row['reason']}; {row['remedy']}"
+        facts["Forecast"] = f"none: {row['reason']}"
+        facts |= {"Because": row.get("message"), "To mend it": unsaid(row.get("remedy"), row.get("message"))}
     width = max(map(len, facts)) + 2
     for name, value in facts.items():
         if value not in (None, "", NOTHING):
@@ -88,7 +90,7 @@ def _draw_all(session: Session, answer: Answer) -> None:
             cells += [told.get("scope"), told.get("deficitGPUs"), "; ".join(told.get("remedies", ())), told.get("why")]
         rows.append(cells)
     headings = ("NAME", "OWNER", "P10", "P50", "P90", "P50 AT", "AS OF", "SOURCE", "RESERVED FOR")
-    wide = ("SCOPE", "DEFICIT", "COULD GIVE WAY", "WHY") if session.wide else ()
+    wide = ("SCOPE", "DEFICIT", "REMEDIES", "WHY") if session.wide else ()
     if rows:
         show_table((*headings, *wide), rows, colour=session.colour)
     else:

@@ -6,7 +6,7 @@ import click
 
 from fairlease.cli.asked import draw_cover, draw_domains, heading
 from fairlease.cli.contention import draw_changes, draw_dates, draw_preemptions
-from fairlease.cli.failure import NO_REMEDY
+from fairlease.cli.failure import unsaid
 from fairlease.cli.output import paint, reason_cell, show_table, until
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, run_argument, verb
@@ -38,8 +38,7 @@ def draw(session: Session, answer: Answer) -> None:
     click.echo(f"{bare(answer['name'])} is {status['phase']}: {told}", color=session.colour)
     if answer.get("message"):
         click.echo(f"  {answer['message']}")
-    remedy = answer.get("remedy") or NO_REMEDY
-    if remedy != NO_REMEDY and remedy not in (answer.get("message") or ""):
+    if remedy := unsaid(answer.get("remedy"), answer.get("message")):
         click.echo(f"  what would change it: {remedy}")
     for each in answer.get("odds") or ():
         counted = "exact" if each["exact"] else f"counted in {each['draws']} draws"

@@ -57,13 +57,18 @@ class Failure(click.ClickException):
         """The whole of it, as it is printed."""
         head = ": ".join(part for part in ("fairlease", self.reason, self.message) if part)
         lines = [head, *(f"  {problem}" for problem in self.problems)]
-        if self.remedy not in (NO_REMEDY, "") and self.remedy not in self.message:
-            lines.append(f"  to mend it: {self.remedy}")
+        if remedy := unsaid(self.remedy, self.message):
+            lines.append(f"  to mend it: {remedy}")
         return "\n".join(lines)
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Print it where errors belong."""
         click.echo(printable(self.block(), keep="\n"), file=file or sys.stderr)
+
+
+def unsaid(remedy: str | None, message: str | None) -> str:
+    """What would help, where there is something, and the message beside it does not say so already."""
+    return "" if remedy in (NO_REMEDY, None) or remedy in (message or "") else remedy
 
 
 def answer_is_no() -> click.exceptions.Exit:

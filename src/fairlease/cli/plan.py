@@ -32,7 +32,7 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     starts, spares included; `perAttempt`: it may ask again when it fails or is cut, and each attempt costs as much at worst),
     `grows` (the same of an elastic run as wide as it would like to be, or null), `cover` and
     `domains`; `reservation` (as `fairlease reservations` prints it, or null); `forecast` (P10, P50 and P90 of the start,
-    confidence, deficit and what could give way, as `fairlease eta` prints it, or null); and `changes`, the earliest start
+    confidence, deficit and remedies, as `fairlease eta` prints it, or null); and `changes`, the earliest start
     first, each with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
     bound).
     """

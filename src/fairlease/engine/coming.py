@@ -1,17 +1,17 @@
 """Coming: whose work may be cut for a reservation before long, so that it can write a checkpoint (SEMANTICS §6).
 
-At a reservation's notice, and once more shortly before its date, the resolver is rehearsed as of that date: what surely has ended
-by then is taken away, and who would stand in its way is told. Nobody can tell whom the lottery will draw, as its seed is not known
-before; so all who stand in it are told that they do.
+At a reservation's notice, and once more shortly before its date, the resolver is rehearsed as of that date, and who would stand in
+its way is told. Nobody can tell whom the lottery will draw, as its seed is not known before; so all who stand in it are told that
+they do.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.due_date import due_date
 from fairlease.engine.notice import Kind, Notice, Risk
 from fairlease.engine.resolve import resolve
-from fairlease.ledger.event import LeasesClosed
 from fairlease.model.amount import MINUTE, format_instant
 from fairlease.model.record import Key, Reason, short, split
 from fairlease.model.reservation import ReservationState
@@ -58,13 +58,9 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
     """Who may be cut for a reservation, as of its date; None where nobody need be, or cutting would not help."""
     state = engine.state
     claim = state.runs[stage.claim]
-    mark = state.mark()
-    try:
-        _let_pass(state, stage.due)
-        found = resolve(state, engine.family, claim, max(stage.due, state.at), 0, due=True)
-    finally:
-        state.rollback(mark)
-    if found is None:
+    with due_date(engine, claim) as day:
+        found = None if day is None else resolve(state, engine.family, claim, day.at, 0, due=True)
+    if found is None or not found.victims:
         return None
     outcome = found.record.outcome
     risks = tuple(_risks(state, outcome))
@@ -85,13 +81,6 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
         claim=stage.claim,
         runs=risks,
     )
-
-
-def _let_pass(state: State, when: int) -> None:
-    """End what surely ends by then; part of a trial."""
-    over = [run for run in state.runs.values() if run.leases and run.deadline is not None and run.deadline <= when]
-    for run in over:
-        state.apply(max(when, state.at), LeasesClosed(run=run.key, reason=Reason.TimeLimit))
 
 
 def _risks(state: State, outcome: OutcomeSpec) -> Iterator[Risk]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, standing, swap
+from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, sooner, standing, swap
+from fairlease.engine.bind import bind
 from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.horizon import Horizon
 from fairlease.engine.pack import could_fit, need_of
 from fairlease.engine.passage import opening
-from fairlease.engine.plan import Planner, bind, least_width, widths
+from fairlease.engine.plan import Planner, least_width, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import event as ev
@@ -202,11 +203,12 @@ class Engine:
             if self._drain():
                 continue
             self.notice.take(self)
+            sooner.lead(self)
             woken = self._woken()
             if woken.shapes or woken.lines or woken.due:
                 self._try_in_order(woken)
             if not state.dirty and state.dirty.shaken:
-                reserve.rest_on_facts(self)
+                sooner.follow(self)
             if not state.dirty and state.standings.far and not self.rehearses:
                 reserve.promote(self)
             if not state.dirty:

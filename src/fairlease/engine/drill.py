@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine import lifecycle
-from fairlease.engine.plan import digest_of
+from fairlease.engine.bind import digest_of
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.swap import can_take_over, match, may_pay, tenants
 from fairlease.ledger import event as ev

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.engine import cover
 from fairlease.engine.pack import Packer, need_of
 from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.refusal import Refusal
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 
@@ -51,10 +52,22 @@ class Explanation(NamedTuple):
 
     verdict: Reason
     message: str
+    remedy: str
     visits: list[Visit]
     domains: list[DomainVisit]
     width: int
     gpus: int
+
+    def of(self, run: RunState) -> tuple[str, str]:
+        """Why a run waits, and what would change it: as things stand, where it is still what the run was told, else as it was told.
+
+        Who is reserved waits for its date, whatever the lack of room.
+        """
+        if self.verdict is run.reason:
+            return self.message, self.remedy
+        if self.verdict is Reason.NoRoom and run.reason is Reason.Reserved:
+            return self.message, run.reason.remedy
+        return run.message or self.message, run.reason.plain_remedy
 
 
 def explain(state: State, family: Family, run: RunState, now: int) -> Explanation:
@@ -65,10 +78,12 @@ def explain(state: State, family: Family, run: RunState, now: int) -> Explanatio
     if refusal is None and plan is None:
         refusal = planner.roomless()
     width = least_width(run.spec) if plan is None else plan.width
+    told = refusal or Refusal(Reason.Start, f"can start {width} GPUs wide", {})
     need = need_of(run.spec, width)
     return Explanation(
-        verdict=Reason.Start if refusal is None else refusal.reason,
-        message=f"can start {width} GPUs wide" if refusal is None else refusal.message,
+        verdict=told.reason,
+        message=told.message,
+        remedy=told.remedy,
         visits=visits(state, family, run, now, width),
         domains=_domains(planner, width, plan),
         width=width,
@@ -88,12 +103,12 @@ def visits(state: State, family: Family, run: RunState, now: int, width: int) ->
     offers = cover.offers(state, family, run, now)
     purse, alone = cover.Purse(state, run, now), cover.Purse(state, run, now, idle=True)
     left = need_of(run.spec, width).pods
-    vain = Planner(state, family, run, now).hopeless(left) != ""
+    vain = Planner(state, family, run, now).hopeless(left) is not None
     size = run.spec.pod_gpus
     found = []
     for offer in offers:
         room, why = purse.room(offer)
-        in_use = alone.room(offer)[0] > room
+        waits = alone.room(offer)[0] > room or cover.opens_later(offer, now)
         pods = min(room, left)
         purse.take(offer, pods)
         alone.take(offer, pods)
@@ -102,7 +117,7 @@ def visits(state: State, family: Family, run: RunState, now: int, width: int) ->
         reason = why if enough or room == 0 else Reason.Chosen if pods else Reason.NotNeeded
         budget, name = offer.account.id
         seen = None if room >= cover.PLENTY // 2 else room * size
-        remedy = reason.remedy if in_use and not vain else reason.alone or reason.remedy
+        remedy = reason.remedy if waits and not vain else reason.alone
         place, owner = offer.place.value, offer.account.owner
         found.append(Visit(place, Key(budget), name, owner, offer.inside, pods * size, seen, reason, remedy))
     for entry in family.order(run.signature):

@@ -13,9 +13,10 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover
+from fairlease.engine.bind import bind
 from fairlease.engine.elastic import group_widths
 from fairlease.engine.pack import Block, Need
-from fairlease.engine.plan import Plan, Planner, bind
+from fairlease.engine.plan import Plan, Planner
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger import event as ev
 from fairlease.model.run import Phase
@@ -151,12 +152,9 @@ def _domain_of(engine: Engine, node: str) -> int:
 def _plan(engine: Engine, run: RunState, piece: Piece) -> Plan | Refusal:
     """Where a piece lies and who pays; in one of the run's domains, unless that would pass over earlier money."""
     planner = _planner(engine, run)
-    paid, stops = planner.funding(piece.need.pods)
-    if paid < piece.need.pods:
-        reason = cover.cause(stops)
-        short = (piece.need.pods - paid) * piece.need.size
-        hopeless = planner.hopeless(piece.need.pods)
-        return Refusal(reason, f"{short} GPUs more find no payer{hopeless or f': {reason.remedy}'}", {})
+    unpaid = planner.unpaid_for(piece.need.pods, "GPUs more")
+    if unpaid is not None:
+        return unpaid
     width = run.width + piece.need.blocks[0].active * piece.need.size
     plan = _planner(engine, run, piece.within).at(width, piece.need)
     if piece.within is None:

@@ -11,8 +11,8 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
-from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.due_date import due_date
+from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import Bench, in_order
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
@@ -48,16 +48,15 @@ class TooMany(Exception):  # noqa: N818 - no error: the other way is taken then
 
 def odds(engine: Engine, claim: RunState) -> Odds | None:
     """The odds as of the date of the claim's reservation; None where nobody would be cut, or it would not help."""
-    hold = claim.hold
-    if hold is None or not hold.holds or hold.cut_from is None:
-        return None
-    when = max(engine.now, hold.earliest_start)
+    with due_date(engine, claim) as day:
+        return None if day is None else _on(engine, claim, day.at)
+
+
+def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
     planner = Planner(engine.state, engine.family, claim, when)
     if planner.pool is None:
         return None
-    seats = Seats(
-        engine.state, planner.pool, planner.reach(), need_of(claim.spec, least_width(claim.spec)), planner.way
-    )
+    seats = Seats(engine.state, planner.pool, planner.reach(), planner.least, planner.way)
     bench = Bench(engine.state, seats)
     for victim in in_order(claim, bench):
         if seats.fits():
@@ -66,7 +65,7 @@ def odds(engine: Engine, claim: RunState) -> Odds | None:
     counted = _Counted(engine, bench)
     if seats.fits():
         counted.leaf(1.0)
-        return Odds(when, counted.chances, 0)
+        return Odds(when, counted.chances, 0) if bench.taken else None
     tokens = Rolls(engine.state).of(claim, bench.ended(), when, seats).tokens
     try:
         counted.walk(1.0, _by_owner(tokens))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.engine.plan import Plan, Planner, digest_of, unused_ranks
+from fairlease.engine.bind import digest_of, unused_ranks
+from fairlease.engine.plan import Plan, Planner
 from fairlease.ledger.event import Cell, LeasesOpened
 from fairlease.ledger.slots import bits_of, lowest
 from fairlease.model.lease import Role

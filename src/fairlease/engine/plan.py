@@ -1,4 +1,4 @@
-"""Plan: cover and pack at once, and bind what both agree on (SEMANTICS §3, §5).
+"""Plan: cover and pack at once (SEMANTICS §3, §5); `engine.bind` makes true what both agree on.
 
 Money may be spent only where its selector matches, so who pays and where it lies are one question. Mostly all money that is asked
 reaches all nodes in question; then paying is counting and packing is free. Where it is not so, groups are placed one by one, each
@@ -7,12 +7,8 @@ on nodes that the earliest money in the order of cover reaches, and each pod onl
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
-from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
-
-import msgspec
 
 from fairlease.engine import cover
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
@@ -20,9 +16,6 @@ from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.search import Search
-from fairlease.ledger.event import Cell, LeasesOpened
-from fairlease.ledger.slots import bits_of, lowest
-from fairlease.model.lease import Role
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -32,13 +25,10 @@ if TYPE_CHECKING:
     from fairlease.engine.family import Family
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
-    from fairlease.model.lease import Payer
     from fairlease.model.run import RunSpec
 
 TRIED_IN_TURN = 32
 """Widths below the bound that are tried one by one, widest first."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Plan(NamedTuple):
@@ -48,6 +38,13 @@ class Plan(NamedTuple):
     spots: list[Spot]
     payers: list[Offer]
     passage: Passage | None = None
+
+
+class Hopeless(NamedTuple):
+    """Pods that nobody would pay for if nothing else ran either, and what would stop them."""
+
+    cause: Reason
+    pods: int
 
 
 def widths(spec: RunSpec) -> range:
@@ -102,29 +99,31 @@ class Planner:
     def unfunded(self, *, told: bool = True) -> Refusal | None:
         """Why the run cannot be paid for even at its narrowest; None where it can. `told`: somebody will read it."""
         need = self.least
-        paid, stops = self.funding(need.pods)
-        if paid >= need.pods:
-            return None
-        reason = cover.cause(stops)
-        short = (need.pods - paid) * need.size
-        hopeless = self.hopeless(need.pods) if told else ""
-        message = f"{short} of {need.pods * need.size} GPUs find no payer{hopeless or f': {reason.remedy}'}"
-        return Refusal(reason, message, tally(stops))
+        return self.unpaid_for(need.pods, f"of {need.pods * need.size} GPUs", told=told)
 
-    def hopeless(self, pods: int) -> str:
-        """How many of `pods` would find no payer if nothing else ran either, and what would help; nothing where all would.
-
-        A window that is still to open may bring money: then nobody can say so.
-        """
-        if any(cover.opens_later(offer, self.now) for offer in self.offers):
-            return ""
-        paid, stops = self._paid(pods, idle=True)
+    def unpaid_for(self, pods: int, of: str, *, told: bool = True) -> Refusal | None:
+        """Why `pods` find no payer, so many `of` them; None where they do."""
+        paid, stops = self.funding(pods)
         if paid >= pods:
-            return ""
-        remedy = cover.cause(stops).alone
-        if not remedy:
-            return ""
-        return f", and {(pods - paid) * self.run.spec.pod_gpus} would find none if nothing else ran: {remedy}"
+            return None
+        reason, size = cover.cause(stops), self.run.spec.pod_gpus
+        lost = self.hopeless(pods) if told else None
+        message = f"{(pods - paid) * size} {of} find no payer"
+        if lost is None or lost.cause.alone == reason.remedy:
+            return Refusal(reason, f"{message}: {reason.remedy}", tally(stops))
+        message += f", and {lost.pods * size} would find none if nothing else ran: {lost.cause.alone}"
+        return Refusal(reason, message, tally(stops), lost.cause)
+
+    def hopeless(self, pods: int) -> Hopeless | None:
+        """How many of `pods` would find no payer if nothing else ran either; None where all would."""
+        if self._expects_money():
+            return None
+        paid, stops = self._paid(pods, idle=True)
+        return None if paid >= pods else Hopeless(cover.cause(stops), pods - paid)
+
+    def _expects_money(self) -> bool:
+        """Whether a window that is still to open may bring money: then nobody can say that it does not help to wait."""
+        return any(cover.opens_later(offer, self.now) for offer in self.offers)
 
     def roomless(self) -> Refusal:
         """Why a funded run cannot start: it never fits, or not now."""
@@ -151,37 +150,49 @@ class Planner:
         if len({offer.mask for offer in asked}) < 2:  # noqa: PLR2004 - all money reaches the same nodes, and it is enough
             return None
         pods = need.pods if need.together else need.blocks[0].pods
-        most, stopped = -1, list[Reason]()
+        stops = self._stopped_everywhere(asked, pods)
+        if stops is None:
+            return None
+        vain = None if self._expects_money() else self._stopped_everywhere(asked, pods, idle=True)
+        return _poor(f"no domain has money for a whole group of {pods * need.size} GPUs", stops, vain)
+
+    def _stopped_everywhere(self, asked: list[Offer], pods: int, *, idle: bool = False) -> list[Reason] | None:
+        """What stops the domain whose money comes nearest to a group of `pods`; None where one has enough."""
+        assert self.pool is not None, "what could fit has a pool"
+        size, most, stopped = self.run.spec.pod_gpus, -1, list[Reason]()
         for domain in sorted(self.pool.domains.values(), key=lambda each: each.order):
             local = [offer for offer in asked if offer.mask & domain.mask]
-            shares, stops = cover.spend(self._purse(), local, pods)
+            shares, stops = cover.spend(self._purse(idle=idle), local, pods)
             paid = sum(count for _, count in shares)
             if paid >= pods:
-                reached = _union(offer for offer in local if offer in self.usable())
-                paid = sum(node.node.gpus // need.size for node in domain.nodes.values() if node.bit & reached)
-                stops = self._empty(local)
+                reached = _union(self._paying(local, idle=idle))
+                paid = sum(node.node.gpus // size for node in domain.nodes.values() if node.bit & reached)
+                stops = self._empty(local, idle=idle)
             if paid >= pods:
                 return None
             if paid > most and stops:
                 most, stopped = paid, stops
-        reason = cover.cause(stopped)
-        message = f"no domain has money for a whole group of {pods * need.size} GPUs: {reason.remedy}"
-        return Refusal(reason, message, tally(stopped))
+        return stopped
 
     def _out_of_reach(self, need: Need) -> Refusal | None:
         """Why the run would not fit on the nodes that are left to it, though it would on others, whose money is used up."""
         assert self.pool is not None, "what could fit has a pool"
         if fits_empty(self.pool, self.reach(), need):
             return None
-        stops = self._empty(self.offers)
-        reason = cover.cause(stops)
-        message = f"{need.pods * need.size} GPUs would fit only where its money is used up: {reason.remedy}"
-        return Refusal(reason, message, tally(stops))
+        stops, vain = self._empty(self.offers), None
+        if not self._expects_money() and not fits_empty(self.pool, _union(self._paying(self.offers, idle=True)), need):
+            vain = self._empty(self.offers, idle=True)
+        return _poor(f"{need.pods * need.size} GPUs would fit only where its money is used up", stops, vain)
 
-    def _empty(self, offers: list[Offer]) -> list[Reason]:
+    def _empty(self, offers: list[Offer], *, idle: bool = False) -> list[Reason]:
         """What stops those of some envelopes that would not pay for one pod."""
-        purse = self._purse()
+        purse = self._purse(idle=idle)
         return [why for pods, why in map(purse.room, offers) if pods == 0]
+
+    def _paying(self, offers: list[Offer], *, idle: bool = False) -> list[Offer]:
+        """Those of some envelopes that would pay for a pod or more."""
+        purse = self._purse(idle=idle)
+        return [offer for offer in offers if purse.room(offer)[0] > 0]
 
     def unpaid(self, mask: int) -> Reason:
         """Why nobody pays for a pod on some nodes: what stops those that might, or that they are out of everybody's reach."""
@@ -200,8 +211,7 @@ class Planner:
     def usable(self) -> list[Offer]:
         """The envelopes that would pay for a pod or more."""
         if self._usable is None:
-            purse = self._purse()
-            self._usable = [offer for offer in self.offers if purse.room(offer)[0] > 0]
+            self._usable = self._paying(self.offers)
         return self._usable
 
     def reach(self) -> int:
@@ -357,52 +367,17 @@ def _union(offers: Iterable[Offer]) -> int:
     return mask
 
 
+def _poor(message: str, stops: list[Reason], vain: list[Reason] | None) -> Refusal:
+    """A lack of money where the room is: what stops it, and what would if nothing else ran, where that would not help."""
+    reason, lost = cover.cause(stops), None if vain is None else cover.cause(vain)
+    if lost is None or lost.alone == reason.remedy:
+        return Refusal(reason, f"{message}: {reason.remedy}", tally(stops))
+    return Refusal(reason, f"{message}, nor would have if nothing else ran: {lost.alone}", tally(stops), lost)
+
+
 def tally(stops: list[Reason]) -> dict[str, int]:
     """How many were stopped by which reason."""
     counts: dict[str, int] = {}
     for reason in stops:
         counts[reason.value] = counts.get(reason.value, 0) + 1
     return counts
-
-
-def bind(run: RunState, plan: Plan, reason: Reason) -> LeasesOpened:
-    """Make a plan an event, with real slots: the lowest free ones of each node."""
-    free: dict[str, int] = {}
-    payers: dict[int, int] = {}
-    named: list[Payer] = []
-    cells: list[Cell] = []
-    ranks = unused_ranks(run)
-    size = run.spec.pod_gpus
-    for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
-        name = spot.node.node.name
-        bits = free.get(name)
-        if bits is None:
-            barred = spot.node.lien if plan.passage is None else plan.passage.blocked(spot.node)
-            bits = spot.node.free & ~barred
-        slots = lowest(bits, size)
-        free[name] = bits & ~bits_of(slots)
-        payer = payers.get(id(offer.account))
-        if payer is None:
-            payer = payers[id(offer.account)] = len(named)
-            named.append(offer.payer)
-        if spot.spare:
-            cells.append(Cell(number, spot.group, -1, name, slots, payer, Role.SPARE))
-        else:
-            cells.append(Cell(number, spot.group, next(ranks), name, slots, payer))
-    digest = digest_of(run, plan.width, tuple(named), cells)
-    return LeasesOpened(
-        run=run.key, attempt=run.attempt, reason=reason, payers=tuple(named), cells=tuple(cells), plan=digest
-    )
-
-
-def unused_ranks(run: RunState) -> Iterator[int]:
-    """The ranks that no open lease of a run has, the lowest first: they stay dense while groups come and go."""
-    held = {lease.rank for lease in run.leases.values()}
-    if not held:
-        return count()
-    return (rank for rank in count() if rank not in held)
-
-
-def digest_of(run: RunState, width: int, payers: tuple[Payer, ...], cells: list[Cell]) -> str:
-    """By which a plan can be compared and audited."""
-    return hashlib.sha256(_encode((run.key, run.attempt, width, payers, cells))).hexdigest()[:32]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.due_date import due_date
+from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import resolve
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
     from fairlease.engine.resolve import Resolution
     from fairlease.ledger.live import Footprint, Hold, RunState
+    from fairlease.model.record import Key
 
 LOOKED_INTO = 8
-"""Dry runs for one round of forecasts: those who asked first. Who is asked about by name is looked into in any case; of the others
-it is counted what they lack."""
+"""Dry runs for one round of forecasts, for those of a flavor who asked first. Who is asked about by name is looked into in any
+case; of the others it is counted what they lack."""
 
 NAMED = 4
 """Runs that a remedy names; the others are counted."""
@@ -36,54 +37,68 @@ class Lack(NamedTuple):
 
 
 class Remedies:
-    """One round: runs of one shape are looked into once, what is lacking is counted once for all that need the same room."""
+    """One round. What is told of a run is its own: its width, its money, its date, and who stands before it.
+
+    Only what is lacking is counted once for all who need the same room on the same nodes.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._rolls = Rolls(engine.state)
-        self._known: dict[bytes, Lack] = {}
+        self._rolls: dict[tuple[Key, ...], Rolls] = {}
         self._counts: dict[tuple[str, Footprint, int], int] = {}
-        self._looks = 0
+        self._looks = Counter[str]()
 
     def of(self, run: RunState) -> Lack:
         """What a run lacks, as of the date of its reservation; nothing where it has none."""
         hold = run.hold
         if hold is None:
             return Lack()
-        found = self._known.get(run.shape)
-        if found is None:
-            near = hold.holds and self._looks < LOOKED_INTO
-            self._looks += near
-            found = self._known[run.shape] = self._look(run, hold, near=near)
-        return found
+        place = ",".join(f"{name}={value}" for name, value in sorted(run.spec.locality.location.items()))
+        scope = run.spec.resources.gpu_type + (f" in {place}" if place else "")
+        planner = Planner(self._engine.state, self._engine.family, run, max(self._engine.now, hold.earliest_start))
+        unfunded = planner.unfunded()
+        if unfunded is not None or not hold.holds:
+            remedy = hold.reason.remedy if unfunded is None else unfunded.remedy
+            return Lack(self._lacking(planner, planner.payable()), scope, (remedy,))
+        found = self._look(run) if hold.lien else None
+        if found is not None:
+            return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
+        lacking = self._lacking(planner, planner.reach())
+        return Lack(lacking, scope, (f"wait: {self._waits_for(run, hold)}",) if lacking else ())
 
-    def _look(self, run: RunState, hold: Hold, *, near: bool) -> Lack:
-        engine, spec = self._engine, run.spec
-        when = max(engine.now, hold.earliest_start)
-        place = ",".join(f"{name}={value}" for name, value in sorted(spec.locality.location.items()))
-        scope = spec.resources.gpu_type + (f" in {place}" if place else "")
-        if near:
-            due = hold.cut_from is not None
-            state, family = engine.state, engine.family
-            found = resolve(state, family, run, when, 0, due=due, beacon=engine.beacon, rolls=self._rolls)
-            if found is not None:
-                return Lack(found.record.outcome.deficit_gpus, scope, tuple(_told(found)))
-        lacking = self._lacking(run, when)
-        wait = "no cut that is allowed would make room" if near else "those who asked earlier come first"
-        if not hold.holds:
-            wait = hold.reason.remedy
-        return Lack(lacking, scope, (f"wait: {wait}",) if lacking or not hold.holds else ())
+    def _look(self, run: RunState) -> Resolution | None:
+        """Who would give way on the day; None where nobody may, need or can, and for those who asked too late to be looked into."""
+        engine, flavor = self._engine, run.spec.resources.gpu_type
+        if self._looks[flavor] >= LOOKED_INTO:
+            return None
+        with due_date(engine, run) as day:
+            if day is None:
+                return None
+            self._looks[flavor] += 1
+            rolls = self._rolls.setdefault(day.gone, Rolls(engine.state))
+            found = resolve(engine.state, engine.family, run, day.at, 0, due=True, beacon=engine.beacon, rolls=rolls)
+        return found if found is not None and found.victims else None
 
-    def _lacking(self, run: RunState, when: int) -> int:
-        state = self._engine.state
-        planner = Planner(state, self._engine.family, run, when)
+    def _waits_for(self, run: RunState, hold: Hold) -> str:
+        """What a run waits for to which nobody would give way."""
+        if hold.basis is Reason.HardFacts:
+            return "enough GPUs come free by deadlines and windows"
+        if hold.basis is Reason.WindowClosed:
+            return "its money's window opens then"
+        near = self._engine.state.standings.near.get(run.spec.resources.gpu_type)
+        if near is not None and near.bisect_left(run.order):
+            return "those who asked earlier come first"
+        return "no cut that is allowed would make room"
+
+    def _lacking(self, planner: Planner, reach: int) -> int:
+        """GPUs that are missing on some nodes."""
+        state, run = self._engine.state, planner.run
         if planner.pool is None:
             return run.spec.resources.total_gpus
-        reach = planner.reach()
         room = (planner.pool.flavor, footprint_of(run.spec), reach)
         found = self._counts.get(room) if planner.way is None else None
         if found is None:
-            seats = Seats(state, planner.pool, reach, need_of(run.spec, least_width(run.spec)), planner.way)
+            seats = Seats(state, planner.pool, reach, planner.least, planner.way)
             found = sum(gpus for _, gpus in seats.deficits())
             if planner.way is None:  # Else it is one run's own, who may pass liens.
                 self._counts[room] = found

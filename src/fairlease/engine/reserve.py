@@ -28,7 +28,6 @@ from fairlease.engine.outlook import (
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, MINUTE, format_instant
 from fairlease.model.record import short, split
 from fairlease.model.reservation import ReservationState
@@ -36,7 +35,6 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.decide import Engine
-    from fairlease.engine.pack import Need
     from fairlease.ledger.capacity import Domain
     from fairlease.ledger.live import Hold, RunState
 
@@ -57,7 +55,6 @@ class Draft(NamedTuple):
     date: int
     basis: Reason
     fit: Fit
-    planner: Planner
 
 
 def opening(engine: Engine, run: RunState) -> Planner | None:
@@ -83,24 +80,24 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None, *
 
     `surely`: or where nothing but a prediction tells when.
     """
-    pool, need = planner.pool, need_of(run.spec, least_width(run.spec))
+    pool = planner.pool
     if pool is None:
         return None
-    sooner = _between(engine, run, planner, need)
+    sooner = _between(engine, run, planner)
     for guess in (False,) if surely else (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
-        fit = first_fit(pool, planner.reach(), need, outlook)
+        fit = first_fit(pool, planner.reach(), planner.least, outlook)
         if sooner is not None and (fit is None or sooner.when < fit.when):
             fit = sooner
         if fit is not None:
             basis = _BASES.get(fit.how, Reason.Notice)
             if planner.now > max(engine.now, fit.when):
-                return Draft(planner.now, Reason.WindowClosed, fit, planner)
-            return Draft(fit.when, basis, fit, planner)
+                return Draft(planner.now, Reason.WindowClosed, fit)
+            return Draft(fit.when, basis, fit)
     return None
 
 
-def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit | None:
+def _between(engine: Engine, run: RunState, planner: Planner) -> Fit | None:
     """Where a run would fit by hard facts, and surely be over, before those who asked earlier need the slots."""
     limit, near = run.spec.runtime.max_duration, engine.state.standings.near.get(run.spec.resources.gpu_type)
     if limit is None or near is None or planner.pool is None:
@@ -108,7 +105,7 @@ def _between(engine: Engine, run: RunState, planner: Planner, need: Need) -> Fit
     ahead = (near[order].hold for order in near.irange(maximum=run.order, inclusive=(True, False)))
     if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
         return None
-    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), need)
+    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), planner.least)
 
 
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
@@ -120,7 +117,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if engine.rehearses:
         return _sketch(engine, run, why)
     hold, now = run.hold, engine.now
-    cut_from = _cut_from(engine, hold)
+    cut_from = cut_from_of(engine, hold)
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
         return True
@@ -144,46 +141,19 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             message=message or _told(found.basis, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
-            envelopes=_payers(found.planner, run),
+            envelopes=_payers(planner, run),
             cut_from=cut_from,
         )
     )
     return True
 
 
-def _cut_from(engine: Engine, hold: Hold | None) -> int | None:
+def cut_from_of(engine: Engine, hold: Hold | None) -> int | None:
     """From when on others have had their notice; None where funded work is never cut."""
     notice = engine.state.config.notice
     if notice is not None and hold is not None and hold.cut_from is not None:
         return hold.cut_from
     return None if notice is None else engine.now + notice
-
-
-def rest_on_facts(engine: Engine) -> None:
-    """Dates that were predictions, and need be no more: what was in the way is gone, and facts or the notice tell a sooner one.
-
-    Only those are looked at on whose slices something began or ended.
-    """
-    state = engine.state
-    shaken, state.dirty.shaken = state.dirty.shaken, set()
-    counts = state.timers.counts
-    if engine.rehearses or (state.config.notice is None and not counts[Due.DEADLINE] and not counts[Due.WINDOW]):
-        return
-    for run in sorted((state.holds[key] for key in shaken if key in state.holds), key=lambda each: each.order):
-        hold = run.hold
-        if hold is None or hold.basis is not Reason.Predicted or hold.state is not ReservationState.PENDING:
-            continue
-        planner = Planner(state, engine.family, run, engine.now)
-        if planner.unfunded(told=False) is not None:
-            continue
-        cut_from = _cut_from(engine, hold)
-        found = draft(engine, run, planner, None if cut_from is None else max(engine.now, cut_from), surely=True)
-        if (
-            found is not None
-            and found.date < hold.earliest_start
-            and (found.date > engine.now or found.fit.how in CUTS)
-        ):
-            make(engine, run, planner, Reason.Sooner)
 
 
 def _patience(engine: Engine, hold: Hold | None) -> int:
@@ -263,15 +233,17 @@ def promote(engine: Engine) -> None:
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
     """In a rehearsal a reservation keeps the slots it means to use, and nobody gets a new one: to look for slots is what costs.
 
-    One that was due and not served is tried again after another notice.
+    One that was due and not served is tried again after another notice, or as long again as cuts have been in vain, up to a day.
     """
     hold, notice = run.hold, engine.state.config.notice
     if hold is not None and why is Reason.NotServed:
+        vain = 0 if hold.cut_from is None else engine.now - hold.cut_from
+        again = FAR if notice is None else max(notice, MINUTE, min(vain, DAY))
         engine.emit(
             ev.ReservationMade(
                 run=run.key,
                 name=hold.name,
-                earliest_start=engine.now + (FAR if notice is None else max(notice, MINUTE)),
+                earliest_start=engine.now + again,
                 basis=hold.basis,
                 reason=why,
                 message="",
@@ -296,7 +268,7 @@ def _told(basis: Reason, date: int) -> str:
 
 def _payers(planner: Planner, run: RunState) -> tuple[str, ...]:
     purse = cover.Purse(planner.state, run, planner.now)
-    shares, _ = cover.spend(purse, planner.offers, need_of(run.spec, least_width(run.spec)).pods)
+    shares, _ = cover.spend(purse, planner.offers, planner.least.pods)
     return tuple(f"{short(offer.payer.budget)}/{offer.payer.envelope}" for offer, _ in shares)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.plan import Planner
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls, Sortition
 from fairlease.engine.victims import Victim, free_riders, funded, spares, widths_of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlease.engine.family import Family
-    from fairlease.engine.pack import Need
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -191,9 +190,9 @@ class Bench:
 class PaidSeats(Seats):
     """Seats that count only where somebody pays for all of them: asked where money reaches some nodes only, and counting erred."""
 
-    def __init__(self, planner: Planner, family: Family, need: Need) -> None:
+    def __init__(self, planner: Planner, family: Family) -> None:
         assert planner.pool is not None, "asked only where there is a pool"
-        super().__init__(planner.state, planner.pool, planner.reach(), need, planner.way)
+        super().__init__(planner.state, planner.pool, planner.reach(), planner.least, planner.way)
         self._planner = planner
         self._family = family
         self._leases: dict[Key, set[str]] = {}
@@ -228,10 +227,10 @@ def _by_right(planner: Planner, rolls: Rolls, family: Family, beacon: str) -> Re
     state, claim = planner.state, planner.run
     if planner.pool is None:
         return None
-    need = need_of(claim.spec, least_width(claim.spec))
-    found = choose(rolls, claim, Seats(state, planner.pool, planner.reach(), need, planner.way), planner.now, beacon)
+    seats = Seats(state, planner.pool, planner.reach(), planner.least, planner.way)
+    found = choose(rolls, claim, seats, planner.now, beacon)
     if found is not None and not _serves(planner, family, found.victims):
-        found = choose(rolls, claim, PaidSeats(planner, family, need), planner.now, beacon)
+        found = choose(rolls, claim, PaidSeats(planner, family), planner.now, beacon)
     if found is None:
         return None
     record = _record(planner, found.short, found.conflict, found.victims, found.lottery)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lifecycle
+from fairlease.engine.bind import digest_of
 from fairlease.engine.elastic import group_widths, release
-from fairlease.engine.plan import digest_of
 from fairlease.ledger import event as ev
 from fairlease.ledger.slots import works
 from fairlease.model.lease import Role

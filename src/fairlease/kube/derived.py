@@ -29,7 +29,7 @@ from fairlease.model.objects import RunObject
 from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
-from fairlease.reason import Reason, remedy_of
+from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
 from fairlease.theatre.foresight import Foresight, forecast_report
 from fairlease.theatre.inquiry import Inquiry
@@ -129,7 +129,7 @@ class Derived:
             "status": status,
             "verdict": cause,
             "message": status.get("message", ""),
-            "remedy": "" if known is None else remedy_of(known, status.get("message", "")),
+            "remedy": "" if known is None else known.plain_remedy,
             "story": await self._events(name),
         }
 
@@ -198,8 +198,8 @@ class Derived:
         if status["phase"] == Phase.PENDING.value:
             cause = cause_of(status)
             known = Reason.__members__.get(cause)
-            remedy = "" if known is None else remedy_of(known, status.get("message", ""))
-            told |= {"reason": cause, "remedy": remedy}
+            remedy = "" if known is None else known.plain_remedy
+            told |= {"reason": cause, "message": status.get("message", ""), "remedy": remedy}
         return told
 
     async def forecast_report(self, owner: str | None = None, since: str | None = None) -> Answer:

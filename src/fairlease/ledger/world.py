@@ -297,6 +297,7 @@ class World(Ground):
         self.capacity.set_lien(state, run, slots)
         if not slots:
             self.dirty.flavors.add(self.capacity.flavor(state.node))
+            self.dirty.shaken.update(state.liens)
 
     def _begin(self, run: RunState) -> None:
         self._dequeue(run)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import forecast
 from fairlease.engine.calibration import Calibration, calibrate
+from fairlease.engine.due_date import cuts_on
 from fairlease.engine.explain import explain
 from fairlease.engine.odds import odds
 from fairlease.engine.reservations import forecast_view
 from fairlease.model.amount import format_instant
 from fairlease.model.record import short
 from fairlease.model.run import Phase
-from fairlease.reason import remedy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -43,57 +44,55 @@ class Foresight:
             return {"name": short(asked.run), "phase": asked.ending.ended.phase.value}
         engine = self._scheduler.engine.twin()
         engine.now = max(now, self._scheduler.state.at)
-        view = self.told(run)
         if run.phase is Phase.RUNNING:
-            view["odds"] = odds_of_cuts(engine, run)
-            return view
+            return self.told(run) | {"odds": odds_of_cuts(engine, run)}
         found = forecast.outlooks(engine, [run.key]).get(run.key)
         if found is not None:
-            view["forecast"] = forecast_view(engine.now, forecast.foreseen(engine, run, found))
-            view.pop("reason", None)
-        elif "reason" in view:
-            told = explain(engine.state, engine.family, run, engine.now)
-            view["remedy"] = remedy_of(run.reason, told.message if told.verdict is run.reason else run.message)
+            return _who(run) | {"forecast": forecast_view(engine.now, forecast.foreseen(engine, run, found))}
+        view = self.told(run)
+        if "reason" in view:
+            view["message"], view["remedy"] = explain(engine.state, engine.family, run, engine.now).of(run)
         return view
 
     def waiting(self, whose: Callable[[str], bool], limit: int) -> list[View]:
         """All runs that wait, of those owners, in order of asking, as it was last written down."""
         runs = (self._scheduler.state.runs[run] for run in forecast.waiting(self._scheduler.state))
-        return [self.told(run) for run in runs if whose(run.spec.owner)][:limit]
+        return [self.told(run) for run in islice((run for run in runs if whose(run.spec.owner)), limit)]
 
-    def told(self, run: RunState) -> View:
+    @staticmethod
+    def told(run: RunState) -> View:
         """One run, with the forecast that was last written down; the reason why it has none."""
-        view: View = {"name": short(run.key), "owner": run.spec.owner, "phase": run.phase.value}
-        hold = run.hold
-        if hold is not None:
-            view["reservation"] = {
-                "name": hold.name,
-                "state": hold.state.value,
-                "earliestStart": format_instant(hold.earliest_start),
-                "basis": hold.basis.value,
-            }
+        view = _who(run)
         if run.phase is Phase.RUNNING:
             view["startedAt"] = format_instant(run.started_at or 0)
         elif run.foreseen is None:
-            view["reason"] = run.reason.value
-            view["remedy"] = remedy_of(run.reason, run.message)
+            view |= {"reason": run.reason.value, "message": run.message, "remedy": run.reason.plain_remedy}
         else:
             view["forecast"] = forecast_view(*run.foreseen)
         return view
 
 
+def _who(run: RunState) -> View:
+    """A run and its date."""
+    view: View = {"name": short(run.key), "owner": run.spec.owner, "phase": run.phase.value}
+    hold = run.hold
+    if hold is not None:
+        view["reservation"] = {
+            "name": hold.name,
+            "state": hold.state.value,
+            "earliestStart": format_instant(hold.earliest_start),
+            "basis": hold.basis.value,
+        }
+    return view
+
+
 def odds_of_cuts(engine: Engine, run: RunState) -> list[View]:
     """The odds of a running run to be cut for each of the next reservations that may cut."""
-    claims = [
-        each
-        for each in engine.state.holds.values()
-        if each.hold is not None
-        and each.hold.cut_from is not None
-        and each.spec.resources.gpu_type == run.spec.resources.gpu_type
-    ]
-    claims.sort(key=lambda each: (0 if each.hold is None else each.hold.earliest_start, each.order))
+    flavor = run.spec.resources.gpu_type
+    alike = (each for each in engine.state.holds.values() if each.spec.resources.gpu_type == flavor)
+    claims = sorted((when, each.order, each) for each in alike if (when := cuts_on(each, engine.now)) is not None)
     found = []
-    for claim in claims[:CLAIMS_MAX]:
+    for _, _, claim in claims[:CLAIMS_MAX]:
         chances = odds(engine, claim)
         if chances is not None and run.key in chances.chances:
             found.append(

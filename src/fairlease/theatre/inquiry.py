@@ -26,7 +26,7 @@ from fairlease.model.node import matches
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
-from fairlease.reason import Reason, remedy_of
+from fairlease.reason import Reason
 from fairlease.theatre.foresight import odds_of_cuts
 from fairlease.theatre.invoice import shares_of
 
@@ -66,16 +66,14 @@ class Inquiry:
             told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
             return told_then | self.started(asked)
         if run.phase is Phase.RUNNING or run.reason is Reason.Following:
-            remedy = remedy_of(run.reason, run.message)
-            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": remedy}
+            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
             return told_then | (self._running(asked, run, now) if run.phase is Phase.RUNNING else {})
         told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
-        same = told.verdict in (run.reason, Reason.NoRoom if run.reason is Reason.Reserved else run.reason)
-        message = told.message if same else run.message or told.message
+        message, remedy = told.of(run)
         return {
             "verdict": run.reason.value,
             "message": message,
-            "remedy": remedy_of(run.reason, message),
+            "remedy": remedy,
             "changes": self._changes(run.key, run.spec, now),
             "cover": [visit_view(each) for each in told.visits],
             "domains": [domain_view(each) for each in told.domains],
