@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 1_000
-"""At most about so many forecasts, unless it is told otherwise: a thousand tell a share to a point or two."""
+FORECASTS = 2_000
+"""At most about so many forecasts, unless it is told otherwise: two thousand tell a share to a point."""
 THOUGHT_MAX = 40_000_000
 """Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
 

@@ -6,8 +6,8 @@ counts half as much as one that is younger by `HALF_LIFE` witnesses, or by `HALF
 less of a difference: where waits are long, what was wrong a wait ago may long be mended; where they are short, so few witnesses say
 nothing. The expert whose errors are the most alike speaks.
 
-What its errors have in common is made up for as far as it was seen more than once. Witnesses of one wave tell the same thing however
-many they are; only those that stand a whole wait apart know nothing of each other.
+What its errors have in common is made up for as far as it was seen more than once. Witnesses of one wave tell the same thing
+however many they are; only those that stand a whole wait apart know nothing of each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGE_MAX = 8
 ENOUGH = 5.0
 """Witnesses that must be heard before any other expert speaks than the one that only plays."""
 
-DOUBT = 4.0
+DOUBT = 5.0
 """The rehearsal's own spread counts as much as so many witnesses that came out early, in the middle and late."""
 
 SEEN_APART = 0.7
