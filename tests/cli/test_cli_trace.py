@@ -210,7 +210,7 @@ def test_in_a_long_trace_not_all_that_wait_are_forecast_unless_it_is_said(ask: A
     path = philly(tmp_path, [(number, "a", 8, 1) for number in range(8_001)])
     told = replay(ask, path, "--nodes", "9x8")
     assert told["settings"]["Forecasts"] == "1 in 2 that waits"  # type: ignore[index]  # it is JSON, read again
-    told = replay(ask, path, "--nodes", "9x8", "--forecasts", "0")
+    told = replay(ask, philly(tmp_path, JOBS), "--forecasts", "0")
     assert told["settings"]["Forecasts"] == "none"  # type: ignore[index]  # it is JSON, read again
 
 
