@@ -87,6 +87,17 @@ def test_a_spare_and_its_tenant_go_in_every_order_of_draws_that_needs_their_gpus
     assert chances == pytest.approx({"wide": 1 / 3, "narrow": 1 / 3, "host": 2 / 3, "rider": 2 / 3})
 
 
+def test_in_a_large_conflict_set_fewer_lotteries_are_counted_and_their_number_is_told() -> None:
+    world = World(*(node(f"n{each}") for each in range(150)), *(budget(f"o{each}") for each in range(10)), budget("z"))
+    for each in range(75):
+        world.submit(f"r{each}", run(f"o{each % 10}", 16, 1))
+    world.submit("claim", run("z", 600, 8))
+    found = odds_of(world, "claim")
+    assert found is not None
+    assert (found.draws, len(found.chances)) == (50, 75), "1,200 leases stand in each"
+    assert 38 <= sum(found.chances.values()) < 75, "a cut run leaves two nodes at most, and 75 are needed"
+
+
 def test_a_run_far_back_waits_for_those_before_it_whatever_the_first_of_its_shape_is_told() -> None:
     world = World(node("n"), budget("a"), budget("b"))
     world.tick(cmd.Configure(Config(notice=None)))

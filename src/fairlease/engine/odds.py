@@ -8,6 +8,7 @@ date and a number), none of which can be the seed of the real one. Who is drawn 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
 
-ORDERS_MAX = 1_000
-"""Orders of draws that are thought through one by one."""
+COUNTED_MIN, COUNTED_MAX = 50, 1_000
+"""Orders of draws that are thought through one by one, or lotteries that are drawn where there are more."""
 
-DRAWS = 1_000
-"""Lotteries that are drawn where there are more."""
+THOUGHT = 60_000
+"""Leases that are taken and given back in all of them, about: where many stand in the conflict set, fewer are counted."""
+
+EXACT_MAX = 12
+"""Runs in a conflict set of which all orders may be thought through; of more there are too many at any rate."""
 
 
 class Odds(NamedTuple):
@@ -63,20 +67,23 @@ def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
         if seats.fits():
             break
         bench.take(victim)
-    counted = _Counted(engine, bench)
     if seats.fits():
+        counted = _Counted(engine, bench, 1)
         counted.leaf(1.0)
         return Odds(when, counted.chances, 0) if bench.taken else None
     tokens = Rolls(engine.state).of(claim, bench.ended(), when, seats).tokens
-    try:
-        counted.walk(1.0, _by_owner(tokens))
-    except TooMany:
-        counted = _Counted(engine, counted.bench)
-        for number in range(DRAWS):
-            seed = hashlib.sha256(f"{claim.key}\n{when}\n{number}\n".encode()).hexdigest()
-            counted.draw(lottery.draws(seed, tokens), 1 / DRAWS)
-        return _told(when, tokens, counted, DRAWS)
-    return _told(when, tokens, counted, 0)
+    leases = sum(len(engine.state.runs[token.run].leases) for token in tokens)
+    most = max(COUNTED_MIN, min(COUNTED_MAX, THOUGHT // max(1, leases)))
+    if len(tokens) <= EXACT_MAX:
+        counted = _Counted(engine, bench, most)
+        with suppress(TooMany):
+            counted.walk(1.0, _by_owner(tokens))
+            return _told(when, tokens, counted, 0)
+    counted = _Counted(engine, bench, most)
+    for number in range(most):
+        seed = hashlib.sha256(f"{claim.key}\n{when}\n{number}\n".encode()).hexdigest()
+        counted.draw(lottery.draws(seed, tokens), 1 / most)
+    return _told(when, tokens, counted, most)
 
 
 def _told(when: int, tokens: list[Token], counted: _Counted, draws: int) -> Odds | None:
@@ -104,9 +111,10 @@ class _Saved(NamedTuple):
 class _Counted:
     """Chances, as orders of draws are thought through; what is taken in one is put back before the next."""
 
-    def __init__(self, engine: Engine, bench: Bench) -> None:
+    def __init__(self, engine: Engine, bench: Bench, orders_max: int) -> None:
         self.chances: dict[Key, float] = {}
         self.orders = 0
+        self.orders_max = orders_max
         self.bench = bench
         self._runs = engine.state.runs
         self._first = self._save()
@@ -137,7 +145,7 @@ class _Counted:
     def leaf(self, probability: float) -> None:
         """The claim is served: count who really goes."""
         self.orders += 1
-        if self.orders > ORDERS_MAX:
+        if self.orders > self.orders_max:
             self._restore(self._first)
             raise TooMany
         for run in {victim.run for victim in self.bench.give_back()}:

@@ -175,14 +175,16 @@ class Bench:
     def give_back(self) -> list[Victim]:
         """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay."""
         kept: list[Victim] = []
+        by_run: dict[Key, list[Victim]] = {}
         for victim, leases in reversed(self.taken):
-            bound = any(victim.run == each.run and (each.whole or victim.group in each.groups) for each in kept)
-            if not bound:
+            same = by_run.setdefault(victim.run, [])
+            if not any(each.whole or victim.group in each.groups for each in same):
                 self.seats.change(leases, -1)
                 if self.seats.fits():
                     continue
                 self.seats.change(leases, 1)
             kept.append(victim)
+            same.append(victim)
         return _together(kept[::-1])
 
 
