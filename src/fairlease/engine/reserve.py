@@ -81,7 +81,7 @@ def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None, *
     `surely`: or where nothing but a prediction tells when.
     """
     pool = planner.pool
-    if pool is None:
+    if pool is None or planner.stopped_apart() is not None:
         return None
     sooner = _between(engine, run, planner)
     for guess in (False,) if surely else (False, True):
