@@ -6,7 +6,8 @@
 The file holds one ResolverOutcome, a list of them in order, an object with a list under "outcomes" (what `fairlease outcomes -o
 json` prints), under "resolverOutcomes" (what `fairlease simulate -o json` prints) or under "items" (what `kubectl get
 resolveroutcomes -o json` prints). Each draw is repeated, and where several outcomes follow each other the chain between them
-is checked. docs/design/oversubscription.md says what is computed.
+is checked. Where a record disagrees with itself, that is told, too; what no record can tell of itself (such as the names of
+leases) is vouched for by its digest, which the next outcome holds. docs/design/oversubscription.md says what is computed.
 
 Exit code: 0 all is as recorded, 1 something is not, 2 the file cannot be read.
 """
@@ -79,13 +80,38 @@ def draw(seed_hex, tokens, count):
     return drawn
 
 
+def contradictions(spec):
+    """Where one outcome disagrees with itself, in sentences."""
+    wrong = []
+    claim, actions = spec.get("claim"), spec["actions"]
+    if (claim is None) == (spec.get("byHand") is None):
+        wrong.append("it is neither for one claim nor asked for by hand")
+    own = None if claim is None else f"{claim['namespace']}/{claim['name']}-reservation"
+    name, _, number = spec.get("reservation", "").rpartition("-")
+    if spec.get("reservation") and own not in (spec["reservation"], name if number.isdigit() else None):
+        wrong.append("its reservation is not the claim's")
+    if sum(each["gpus"] for each in spec.get("deficits", [])) != spec.get("deficitGPUs", 0):
+        wrong.append("what each group lacks does not add up")
+    tokens = {each["run"]: each["gpus"] for each in (spec.get("lottery") or {}).get("tokens", [])}
+    stood = spec.get("conflictSet", [])
+    if len(set(stood)) != len(stood) or not {cut["run"] for cut in actions} | set(tokens) <= set(stood):
+        wrong.append("the conflict set does not name once everybody who stood in it")
+    gone = [(cut["run"], lease) for cut in actions for lease in cut["leases"]]
+    if len(set(gone)) != len(gone) or not all(cut["leases"] and cut["gpus"] > 0 for cut in actions):
+        wrong.append("an action closes nothing, or what another closes")
+    drawn = [cut for cut in actions if cut["reason"] == "RandomPreempt"]
+    if any(tokens.get(cut["run"], cut["gpus"]) != cut["gpus"] for cut in drawn):
+        wrong.append("a run that was ended held other GPUs than its token")
+    return wrong
+
+
 def check(spec):
     """What is wrong with one outcome, in sentences."""
     lottery = spec.get("lottery")
+    wrong = contradictions(spec)
     preempted = {cut["run"] for cut in spec["actions"] if cut["reason"] == "RandomPreempt"}
     if lottery is None:
-        return [f"{run} was drawn, but there was no lottery" for run in sorted(preempted)]
-    wrong = []
+        return wrong + [f"{run} was drawn, but there was no lottery" for run in sorted(preempted)]
     tokens = sorted(lottery["tokens"], key=by_owner_and_run)
     if conflict_digest(tokens) != lottery["conflictDigest"]:
         wrong.append("the digest of the conflict set is another")
@@ -142,6 +168,8 @@ def main(path):
         lottery = spec.get("lottery")
         told = "no draw" if lottery is None else f"{len(lottery['draws'])} of {len(lottery['tokens'])} tokens drawn"
         print(f"{name}: {'; '.join(wrong) if wrong else f'as recorded ({told})'}")
+    if before is not None:
+        print(f"the last has the digest {before}: the next outcome holds it as `previous`")
     return 1 if failed else 0
 
 

@@ -76,6 +76,14 @@ FORGERIES: dict[str, Callable[[Record], None]] = {
     "the time is another": lambda spec: spec.update(at="2026-01-05T09:00:00Z"),
     "the seed was chosen": lambda spec: spec["lottery"].update(seed="ab" * 32),
     "a beacon is claimed": lambda spec: spec["lottery"].update(beacon="42"),
+    "the claim is another": lambda spec: spec["claim"].update(name="another"),
+    "nobody claimed": lambda spec: spec.pop("claim"),
+    "more is said to lack": lambda spec: spec.update(deficitGPUs=99),
+    "a group is said to lack more": lambda spec: spec["deficits"][0].update(gpus=99),
+    "one who stood in it is left out": lambda spec: spec["conflictSet"].remove(spec["actions"][0]["run"]),
+    "a lease is closed twice": lambda spec: spec["actions"].append(copy.deepcopy(spec["actions"][0])),
+    "a run was ended and nothing closed": lambda spec: spec["actions"][0].update(leases=[]),
+    "a run was smaller than its token": lambda spec: spec["actions"][0].update(gpus=1),
     "the outcome before it is another": lambda spec: spec.update(previous="cd" * 32),
 }
 
@@ -85,6 +93,14 @@ def test_a_record_that_was_changed_is_found_out(tmp_path: Path, outcomes: list[R
     forged = copy.deepcopy(outcomes)
     FORGERIES[forgery](forged[-1]["spec"])
     assert _verify(tmp_path, forged).returncode == 1
+
+
+def test_what_a_record_cannot_tell_of_itself_is_told_by_its_digest(tmp_path: Path, outcomes: list[Record]) -> None:
+    noted = _verify(tmp_path, outcomes[:1]).stdout
+    assert outcomes[1]["spec"]["previous"] in noted
+    forged = copy.deepcopy(outcomes[:1])
+    forged[0]["spec"]["scope"] = {"flavor": "another"}
+    assert outcomes[1]["spec"]["previous"] not in _verify(tmp_path, forged).stdout
 
 
 def test_an_outcome_left_out_breaks_the_chain(tmp_path: Path, outcomes: list[Record]) -> None:

@@ -131,11 +131,13 @@ def test_a_blocked_reservation_lacks_money_and_is_told_what_brings_it_back() -> 
 
 
 def test_a_reservation_that_no_cut_ever_serves_is_not_thought_through_for_every_notice_of_months() -> None:
-    west = envelope("west", concurrency=12, selector={"region": "west"})
-    east = envelope("east", concurrency=4, selector={"region": "east"})
-    world = World(node("n1"), node("n2", region="east", domain="B"), budget("a", west, east))
-    assert world.submit("claim", run("a", 16, 4)) == "Reserved", (
-        "by count it fits, but nobody pays for two pods in the east"
+    money = [("a", "west", 12), ("b", "east", 4), ("c", "north", 4)]
+    own = [envelope(name, concurrency=gpus, selector={"region": region}) for name, region, gpus in money]
+    either = envelope("u", concurrency=4, selector={"rack": "1"})
+    nodes = [node("n1"), node("n2"), *(node(name, region=name, labels={"rack": "1"}) for name in ("east", "north"))]
+    world = World(*nodes, budget("a", *own, either))
+    assert world.submit("claim", run("a", 24, 4, group_gpus=8)) == "Reserved", (
+        "by count there is money for each group, but only for one of the last two at a time"
     )
     engine = world.scheduler.engine.twin()
     engine.now = world.now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, node, run
 
@@ -27,6 +27,7 @@ def believing(past: list[tuple[str, str | None, int, int]], **more: int) -> Worl
     return world
 
 
+@settings(deadline=None)
 @given(ends, st.integers(0, 1000 * DAY))
 def test_quantiles_are_in_order_and_lie_beyond_what_has_passed(
     past: list[tuple[str, str | None, int, int]], elapsed: int
@@ -37,6 +38,7 @@ def test_quantiles_are_in_order_and_lie_beyond_what_has_passed(
     assert found[0] > elapsed
 
 
+@settings(deadline=None)
 @given(ends, st.integers(0, 2 * HOUR), st.integers(0, 2 * HOUR))
 def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
     past: list[tuple[str, str | None, int, int]], one: int, other: int
@@ -48,12 +50,14 @@ def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
         assert after >= before - 1 - before // 1000  # rounding apart
 
 
+@settings(deadline=None)
 @given(ends, st.integers(1, 10 * DAY))
 def test_nothing_is_believed_to_outlast_its_limit(past: list[tuple[str, str | None, int, int]], limit: int) -> None:
     world = believing(past, max_duration=limit)
     assert max(predict.quantiles(world.scheduler.state, world.run("r"), 0)) <= max(limit, 1)
 
 
+@settings(deadline=None)
 @given(ends, ends)
 def test_what_is_learned_in_a_trial_is_forgotten_with_it(
     past: list[tuple[str, str | None, int, int]], trial: list[tuple[str, str | None, int, int]]
@@ -69,6 +73,7 @@ def test_what_is_learned_in_a_trial_is_forgotten_with_it(
     assert tuple(found.freeze()) == before
 
 
+@settings(deadline=None)
 @given(ends)
 def test_a_snapshot_believes_what_the_state_does(past: list[tuple[str, str | None, int, int]]) -> None:
     world = believing(past * 30)
@@ -116,6 +121,7 @@ def test_a_stated_duration_stands_where_nothing_is_known() -> None:
     assert high < 12 * HOUR
 
 
+@settings(deadline=None)
 @given(ends, st.one_of(st.none(), durations))
 def test_the_short_way_to_the_high_end_leads_where_the_long_one_does(
     past: list[tuple[str, str | None, int, int]], stated: int | None

@@ -36,17 +36,43 @@ def digest(spec: Spec) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def contradictions(spec: Spec) -> list[str]:
+    """Where a record disagrees with itself, in sentences: what nobody need draw again to see."""
+    wrong = []
+    claim, actions = spec.get("claim"), spec["actions"]
+    if (claim is None) == (spec.get("byHand") is None):
+        wrong.append("it is neither for one claim nor asked for by hand")
+    own = None if claim is None else f"{claim['namespace']}/{claim['name']}-reservation"
+    reservation = spec.get("reservation", "")
+    name, _, number = reservation.rpartition("-")
+    if reservation and own not in (reservation, name if number.isdigit() else None):
+        wrong.append("its reservation is not the claim's")
+    if sum(each["gpus"] for each in spec.get("deficits", [])) != spec.get("deficitGPUs", 0):
+        wrong.append("what each group lacks does not add up")
+    tokens = {each["run"]: each["gpus"] for each in (spec.get("lottery") or {}).get("tokens", [])}
+    stood = spec.get("conflictSet", [])
+    if len(set(stood)) != len(stood) or not {cut["run"] for cut in actions} | set(tokens) <= set(stood):
+        wrong.append("the conflict set does not name once everybody who stood in it")
+    gone = [(cut["run"], lease) for cut in actions for lease in cut["leases"]]
+    if len(set(gone)) != len(gone) or not all(cut["leases"] and cut["gpus"] > 0 for cut in actions):
+        wrong.append("an action closes nothing, or what another closes")
+    drawn = [cut for cut in actions if cut["reason"] == "RandomPreempt"]
+    if any(tokens.get(cut["run"], cut["gpus"]) != cut["gpus"] for cut in drawn):
+        wrong.append("a run that was ended held other GPUs than its token")
+    return wrong
+
+
 def prove(spec: Spec) -> Proof:
     """Draw again."""
+    wrong = contradictions(spec)
     ended = {cut["run"] for cut in spec["actions"] if cut["reason"] == "RandomPreempt"}
     held = spec.get("lottery")
     if held is None:
-        return Proof([], [], [], [f"{run} was drawn, but there was no lottery" for run in sorted(ended)])
+        return Proof([], [], [], [*wrong, *(f"{run} was drawn, but there was no lottery" for run in sorted(ended))])
     tokens = lottery.in_order(
         Token(owner=each["owner"], run=Key(each["run"]), attempt=each["attempt"], gpus=each["gpus"])
         for each in held["tokens"]
     )
-    wrong = []
     conflict = lottery.conflict_digest(tokens)
     if conflict != held["conflictDigest"]:
         wrong.append("the digest of the conflict set is another")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlease.engine.cover import Offer, Purse
     from fairlease.engine.pack import Spot
     from fairlease.ledger.node import NodeState
+    from fairlease.reason import Reason
 
 Tried = set[int] | frozenset[int]
 
@@ -35,6 +36,7 @@ class Payment:
         self.paid: dict[Kind, dict[int, int]] = {}
         self._kinds: dict[int, Kind] = {}
         self._patience = PATIENCE
+        self.gave_up = False
 
     def pay(self, node: NodeState, count: int) -> bool:
         """Find a payer among the first `count` for one more pod on a node."""
@@ -51,9 +53,10 @@ class Payment:
             paid += 1
         return paid
 
-    def reaches(self, nodes: Iterable[NodeState], pods: int) -> bool:
-        """Whether there are payers for `pods` pods, one on each of as many of `nodes`; what stops one of a kind stops its like."""
+    def reached(self, nodes: Iterable[NodeState], pods: int) -> int:
+        """For how many of `pods` pods there are payers, each on one of `nodes`; what stops one of a kind stops its like."""
         dry: set[Kind] = set()
+        paid = 0
         for node in nodes:
             kind = self.kind(node)
             if kind in dry:
@@ -61,10 +64,14 @@ class Payment:
             if not self._pay(kind, len(self.offers)):
                 dry.add(kind)
                 continue
-            pods -= 1
-            if pods == 0:
-                return True
-        return False
+            paid += 1
+            if paid == pods:
+                break
+        return paid
+
+    def dry(self) -> list[Reason]:
+        """What stops those that have no money left for one pod more."""
+        return [why for pods, why in map(self.purse.room, self.offers) if pods == 0]
 
     def payers(self, spots: list[Spot]) -> list[Offer]:
         """The payer of each spot: active pods before spares, and in rank order the earliest payers first."""
@@ -97,9 +104,10 @@ class Payment:
         """Once with a common memory of who was tried, which is quick and enough where no bound is shared; then by all ways."""
         self._patience = PATIENCE
         payer = next(self._options(kind, count, set()), None)
-        if payer is None and self._entangled():
+        if payer is None and self.entangled():
             payer = next(self._options(kind, count, frozenset()), None)
         if payer is None:
+            self.gave_up = self.gave_up or self._patience <= 0
             return False
         self._book(kind, payer, 1)
         return True
@@ -147,7 +155,7 @@ class Payment:
         (budget, _), (home, name) = first.account.id, second.account.id
         return budget == home and any(name in cap.envelopes for cap in self.purse.state.caps_over(first.account))
 
-    def _entangled(self) -> bool:
+    def entangled(self) -> bool:
         """Whether payers share bounds, so that moving one pod can help or hinder several."""
         return any(offer.fund is Fund.BORROWED or self.purse.state.caps_over(offer.account) for offer in self.offers)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import cover
+from fairlease.engine import apart, cover
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
 from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
@@ -132,7 +132,7 @@ class Planner:
         if not self.could_ever_fit():
             message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
             return Refusal(Reason.NeverFits, message, {})
-        poor = self._poor_everywhere(need) or self._out_of_reach(need)
+        poor = self._poor_everywhere(need) or self._out_of_reach(need) or self._poor_apart(need)
         if poor is not None:
             return poor
         free, idle = (0, 0) if self.pool is None else (self.pool.free, self.pool.idle)
@@ -183,6 +183,21 @@ class Planner:
         if not self._expects_money() and not fits_empty(self.pool, _union(self._paying(self.offers, idle=True)), need):
             vain = self._empty(self.offers, idle=True)
         return _poor(f"{need.pods * need.size} GPUs would fit only where its money is used up", stops, vain)
+
+    def _poor_apart(self, need: Need) -> Refusal | None:
+        """Why money that reaches different nodes would not do, each where it may be spent, though in all it is enough."""
+        stops = self.stopped_apart()
+        if stops is None:
+            return None
+        vain = None if self._expects_money() else self.stopped_apart(idle=True)
+        return _poor(f"money for {need.pods * need.size} GPUs does not reach where they would lie", stops, vain)
+
+    def stopped_apart(self, *, idle: bool = False) -> list[Reason] | None:
+        """What stops money that reaches different nodes from paying for all pods if nothing else ran; None where it could."""
+        paying = self._paying(self.offers, idle=True) if idle else self.usable()
+        if self.pool is None or len({offer.mask for offer in paying}) < 2:  # noqa: PLR2004 - all of it reaches the same nodes
+            return None
+        return apart.stopped(self.pool, self.least, paying, lambda: self._purse(idle=idle))
 
     def _empty(self, offers: list[Offer], *, idle: bool = False) -> list[Reason]:
         """What stops those of some envelopes that would not pay for one pod."""
@@ -321,7 +336,7 @@ class Planner:
         packer = self._packer(self.reach(), need)
         seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
         payment = Payment(self._purse(), usable)
-        if not payment.reaches(seats, need.pods):
+        if payment.reached(seats, need.pods) < need.pods:
             return None
         payment = Payment(self._purse(), usable)
         if not Search(packer, payment, _batches(need)).find():

@@ -79,7 +79,7 @@ def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = Fal
     `surely`: or where nothing but a prediction tells when.
     """
     pool = planner.pool
-    if pool is None:
+    if pool is None or planner.stopped_apart() is not None:
         return None
     cut_from = _cut_from_of(engine, run.hold)
     cut_at = None if cut_from is None else max(engine.now, cut_from)

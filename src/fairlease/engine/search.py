@@ -36,12 +36,19 @@ class Search:
 
     def find(self) -> bool:
         """Whether every batch found its place; then packer and payment hold it."""
-        return self._place(0, 0)
+        ways = [self._ways(0, 0)]
+        while ways:
+            number = next(ways[-1], None)
+            if number is None:
+                ways.pop()
+            elif len(ways) == len(self.batches):
+                return True
+            else:
+                ways.append(self._ways(len(ways), number))
+        return False
 
-    def _place(self, index: int, begin: int) -> bool:
-        """Place the batches from `index` on; one like its predecessor need not try what that one passed over."""
-        if index == len(self.batches):
-            return True
+    def _ways(self, index: int, begin: int) -> Iterator[int]:
+        """Place one batch in each way, told by its domain's number; one like its predecessor need not try what that passed over."""
         batch = self.batches[index]
         pods = _pods(batch)
         alike = index > 0 and _pods(self.batches[index - 1]) == pods
@@ -51,13 +58,12 @@ class Search:
             for mix in self._mixes(domain, pods):
                 self.tries += 1
                 if self.tries > TRIES_MAX:
-                    return False
+                    return
                 saved, length = self.payment.save(), len(self.packer.spots)
-                if self._seat(domain, mix, batch) and self._place(index + 1, number):
-                    return True
+                if self._seat(domain, mix, batch):
+                    yield number
                 self.payment.restore(saved)
                 self.packer.drop(length)
-        return False
 
     def _mixes(self, domain: Domain, pods: int) -> Iterator[Mix]:
         """Every way to spread `pods` over the kinds of nodes of a domain, the earliest payers' nodes first."""
