@@ -88,7 +88,8 @@ def test_a_spare_and_its_tenant_go_in_every_order_of_draws_that_needs_their_gpus
 
 
 def test_in_a_large_conflict_set_fewer_lotteries_are_counted_and_their_number_is_told() -> None:
-    world = World(*(node(f"n{each}") for each in range(150)), *(budget(f"o{each}") for each in range(10)), budget("z"))
+    budgets = (budget(owner, envelope(concurrency=1_200)) for owner in (*(f"o{each}" for each in range(10)), "z"))
+    world = World(*(node(f"n{each}") for each in range(150)), *budgets)
     for each in range(75):
         world.submit(f"r{each}", run(f"o{each % 10}", 16, 1))
     world.submit("claim", run("z", 600, 8))
