@@ -206,11 +206,11 @@ def test_a_page_is_refused_before_the_replay_where_it_cannot_be_written(ask: Ask
     assert path.read_bytes() == before
 
 
-def test_about_a_thousand_of_those_that_wait_are_forecast_unless_it_is_said(ask: Ask, tmp_path: Path) -> None:
-    path = philly(tmp_path, [(number, "a", 8, 1) for number in range(2_001)])
+def test_in_a_long_trace_not_all_that_wait_are_forecast_unless_it_is_said(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(number, "a", 8, 1) for number in range(8_001)])
     told = replay(ask, path, "--nodes", "9x8")
     assert told["settings"]["Forecasts"] == "1 in 2 that waits"  # type: ignore[index]  # it is JSON, read again
-    told = replay(ask, path, "--nodes", "9x8", "--forecasts", "0")
+    told = replay(ask, philly(tmp_path, JOBS), "--forecasts", "0")
     assert told["settings"]["Forecasts"] == "none"  # type: ignore[index]  # it is JSON, read again
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 2_000
-"""At most about so many forecasts, unless it is told otherwise: two thousand tell a share to a point."""
-THOUGHT_MAX = 40_000_000
+FORECASTS = 4_000
+"""At most about so many forecasts, unless it is told otherwise; far fewer where few jobs must wait."""
+THOUGHT_MAX = 80_000_000
 """Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
 
 _OPTIONS: Sequence[Callable[..., Any]] = (

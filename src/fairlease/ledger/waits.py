@@ -48,8 +48,8 @@ SHARES = (100, 500, 900)
 MOMENT = 250
 """In milliseconds: how long after a date that was certain a start may come that is still on time."""
 
-PACE = 10
-"""By how many thousandths of what it was off each share is moved by a start."""
+PACES = (10, 30, 10)
+"""By how many thousandths of what it was off each share is moved by a start; the middle can follow faster, it is seldom far off."""
 LEAN_MAX = 200_000
 """How far a share may lean, in millionths."""
 
@@ -169,7 +169,7 @@ class Waits:
 
     def _lean(self, undo: UndoLog, before: tuple[bool, ...]) -> None:
         undo.later(setattr, self, "lean", self.lean)
-        moved = [PACE * (share - 1000 * came) for share, came in zip(SHARES, before, strict=True)]
+        moved = [pace * (share - 1000 * came) for pace, share, came in zip(PACES, SHARES, before, strict=True)]
         self.lean = tuple(max(-LEAN_MAX, min(LEAN_MAX, lean + by)) for lean, by in zip(self.lean, moved, strict=True))
 
     def _score(self, undo: UndoLog, row: Scored) -> None:

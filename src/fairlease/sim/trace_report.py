@@ -178,19 +178,23 @@ def _outcomes(runs: Iterable[RunSeen]) -> View:
 
 def _utilisation(play: TracePlay) -> View:
     watch, trace, gpus = play.watch, play.trace, play.stage.plan.gpus
+    thin, asked, whole = (
+        (span, _busy(watch.buckets, span, watch.step))
+        for span in (trace.earnest - watch.begin, trace.end - watch.begin, watch.now - watch.begin)
+    )
     return {
-        "whileAsked": round(_busy_until(watch.buckets, trace.end - watch.begin, watch.step) / gpus, 4),
-        "whole": round(_busy_until(watch.buckets, watch.now - watch.begin, watch.step) / gpus, 4),
+        "whileAsked": round((asked[1] - thin[1]) / (max(1, asked[0] - thin[0]) * gpus), 4),
+        "whole": round(whole[1] / (max(1, whole[0]) * gpus), 4),
     }
 
 
-def _busy_until(buckets: Sequence[Bucket], span: int, step: int) -> float:
-    """GPUs in use on average over the first `span`; the last bucket counts with the share of it that lies inside."""
-    whole, rest = divmod(max(1, span), step)
+def _busy(buckets: Sequence[Bucket], span: int, step: int) -> float:
+    """GPU-time in use over the first `span`; the last bucket counts with the share of it that lies inside."""
+    whole, rest = divmod(span, step)
     busy = float(sum(bucket.busy for bucket in buckets[:whole]))
     if rest and whole < len(buckets):
         busy += buckets[whole].busy * rest / step
-    return busy / max(1, span)
+    return busy
 
 
 def _queue(play: TracePlay) -> View:
