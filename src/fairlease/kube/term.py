@@ -103,6 +103,9 @@ class Term:
         self._refresh = Refresh(FORECAST_S)
         self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
         self._beacon = Beacon(settings.cluster.beacon, self.decider.state, self.now, metrics, log)
+        self._by_hand: list[cmd.AnyCommand] = []
+        """What administrators asked to be freed, while the beacon is asked for it: nobody else waits for that."""
+        self._hearing: asyncio.Task[None] | None = None
         self._aside: set[asyncio.Task[None]] = set()
         self.decided = asyncio.Event()
         metrics.follow(self.decider.state)
@@ -146,7 +149,7 @@ class Term:
             self._beacon.close()
             await self._notifier.stop()
             await self.projector.writer.stop()
-            for task in self._aside:
+            for task in self._aside | ({self._hearing} if self._hearing is not None else set()):
                 task.cancel()
 
     def _look_at_everything(self) -> None:
@@ -206,7 +209,13 @@ class Term:
         commands += observer.reports(reports, self.projector.gangs)
         if marks.asked:
             marks.asked = False
-            commands += observer.resolutions()
+            self._by_hand += observer.resolutions()
+            if self._by_hand and self._hearing is None and (heard := self._beacon.hear()) is not None:
+                self._hearing = heard
+                heard.add_done_callback(lambda _: self._sight.wake.set())
+        if self._hearing is None or self._hearing.done():
+            commands += self._by_hand
+            self._by_hand, self._hearing = [], None
         runs, marks.runs = marks.runs, set()
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
@@ -230,7 +239,7 @@ class Term:
         begun = time.perf_counter()
         try:
             at = self.now()
-            self.decider.engine.beacon = self._beacon.value(at)
+            self.decider.engine.beacon = self._beacon.value(at, commands)
             proposal = self.decider.propose(at, *commands)
         except Exception:  # noqa: BLE001 - a fault of ours in one place must not stop everybody
             named = [type(each).__name__ for each in commands[:5]]
