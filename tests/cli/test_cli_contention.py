@@ -155,3 +155,30 @@ def test_reservations_of_one_run_or_of_all_are_asked_for(fake: FakeDaemon, ask: 
         {"run": "default/eval", "all": True, "limit": 100},
         {"all": False, "limit": 100},
     ]
+
+
+def test_a_dry_run_in_which_everybody_would_be_drawn_does_not_speak_of_others(ask: Ask, fake: FakeDaemon) -> None:
+    common = ("resolve", "--scope", "flavor=H100", "--gpus", "8", "--dry-run")
+    assert "drawn: 1 of 2 tokens; another instant draws others" in ask(*common).stdout
+    outcome = copy.deepcopy(OUTCOME)
+    outcome["spec"]["lottery"]["draws"] *= 2
+    fake.answers["resolve"] = {"dryRun": True, "outcome": outcome, "cuts": [], "started": []}
+    told = ask(*common).stdout
+    assert "drawn: 2 of 2 tokens\n" in told
+
+
+def test_an_eta_of_what_runs_or_is_over_tells_since_when_and_how_it_ended(ask: Ask, fake: FakeDaemon) -> None:
+    row = {"name": "one", "owner": "org:a", "phase": "Running", "startedAt": "2026-01-05T00:00:00Z", "odds": []}
+    fake.answers["eta"] = {"runs": [row]}
+    assert "Started: 2026-01-05T00:00:00Z" in ask("eta", "one").stdout
+    how = {"at": "2026-01-05T01:00:00Z", "reason": "RandomPreempt", "message": "gave way to big (outcome-1)"}
+    fake.answers["eta"] = {"runs": [{"name": "one", "owner": "org:a", "phase": "Failed", "ended": how}]}
+    told = ask("eta", "one").stdout.splitlines()
+    assert told == [
+        "Name:         one",
+        "Owner:        org:a",
+        "Phase:        Failed",
+        "Ended:        2026-01-05T01:00:00Z, RandomPreempt",
+        "Because:      gave way to big (outcome-1)",
+        "Why it ended: fairlease explain one",
+    ]

@@ -250,18 +250,19 @@ def test_a_replay_is_read_like_any_answer_as_a_table_or_a_wider_one(ask: Ask, tm
 
 
 def test_a_policy_that_eats_its_own_work_is_told_so(ask: Ask, tmp_path: Path) -> None:
-    path = philly(tmp_path, [(900 * number, f"vc{number}", 8, 1_800) for number in range(6)])
+    path = philly(tmp_path, [(60 * number, f"vc{number}", 8, 7_200) for number in range(2)])
     page = tmp_path / "report.html"
-    common = ("--nodes", "1x8", "--forecasts", "0", "--config", "notice=20m", "--config", "minRuntime=1m")
+    common = ("--nodes", "1x8", "--forecasts", "0", "--config", "notice=1h")
     found = replay(ask, path, *common, "--html", str(page))["preemptions"]
     assert isinstance(found, dict)
-    done = 6 * 8 * 0.5  # GPU-hours of work that count
+    assert (found["total"], found["runs"], found["mostOfOneRun"]) == (1, 1, 1)
+    done = 2 * 8 * 2  # GPU-hours of work that count
     assert found["lostShare"] == round(found["gpuHoursLost"] / (found["gpuHoursLost"] + done), 4)
     assert found["lostShare"] > 0.1
     told = ask("simulate", "--trace", str(path), "--format", "philly", *common, "--against", "notice=never").stdout
     hours, share = f"{found['gpuHoursLost']:,.1f} GPU-hours lost", f"{found['lostShare']:.1%} of those used"
     assert f"preemptions   {found['total']}, {hours}, {share}" in told
-    plain = f"{found['lostShare']:.0%} of the GPU-hours used were lost to cuts: {found['runs']} runs were cut, "
+    plain = f"{found['lostShare']:.0%} of the GPU-hours used were lost to cuts: 1 run was cut, once, and"
     assert f"thrashing     {plain}" in told
     assert f"against       GPU-hours lost to cuts: 0 before, {found['gpuHoursLost']:,.0f} now" in told
     assert plain in page.read_text()

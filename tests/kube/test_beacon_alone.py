@@ -111,7 +111,9 @@ def test_a_draw_by_hand_on_a_cluster_has_its_beacon_and_keeps_nobody_waiting(clu
             team.submit(name, 8, pod=8)
             team.reaches(name, "Running")
         admin, flavor = Person(cluster, "admin", team.namespace), team.flavor
-        asks = ThreadPoolExecutor(1).submit(admin.sees, "resolve", "--scope", f"flavor={flavor}", "--gpus", "8", "-o", "json")
+        asks = ThreadPoolExecutor(1).submit(
+            admin.sees, "resolve", "--scope", f"flavor={flavor}", "--gpus", "8", "-o", "json"
+        )
         eventually((tmp_path / "asked").exists)
         team.submit("meanwhile", 1)
         eventually(lambda: team.status("meanwhile").get("conditions"))

@@ -236,10 +236,12 @@ def thrashing(told: View) -> str:
     cuts = told["preemptions"]
     if cuts["lostShare"] < THRASHING:
         return ""
-    again = f"one of them {cuts['mostOfOneRun']:,} times" if cuts["mostOfOneRun"] > 1 else "each once"
+    runs, most = cuts["runs"], cuts["mostOfOneRun"]
+    who = "1 run was" if runs == 1 else f"{runs:,} runs were"
+    again = "once" if most == 1 else f"{most:,} times" if runs == 1 else f"one of them {most:,} times"
     return (
-        f"{cuts['lostShare']:.0%} of the GPU-hours used were lost to cuts: {cuts['runs']:,} runs were cut, {again}, and each began "
-        "anew, because traces tell of no checkpoints. notice=never cuts no funded work; a longer minRuntime cuts less."
+        f"{cuts['lostShare']:.0%} of the GPU-hours used were lost to cuts: {who} cut, {again}, and whatever is cut begins anew, "
+        "because traces tell of no checkpoints. notice=never cuts no funded work; a longer minRuntime cuts less."
     )
 
 
