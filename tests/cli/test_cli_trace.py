@@ -264,6 +264,8 @@ def test_a_policy_that_eats_its_own_work_is_told_so(ask: Ask, tmp_path: Path) ->
     assert f"preemptions   {found['total']}, {hours}, {share}" in told
     plain = f"{found['lostShare']:.0%} of the GPU-hours used were lost to cuts: 1 run was cut, once, and"
     assert f"thrashing     {plain}" in told
+    assert "notice=never cuts no funded work" in told
+    assert "runs that did not end" not in told
     assert f"against       GPU-hours lost to cuts: 0 before, {found['gpuHoursLost']:,.0f} now" in told
     assert plain in page.read_text()
     calm = ask("simulate", "--trace", str(path), "--format", "philly", "--nodes", "1x8").stdout
@@ -279,5 +281,6 @@ def test_a_replay_in_which_runs_displace_one_another_for_ever_is_given_up_and_sa
     assert found["runs"] == {"asked": 3, "ended": {}, "waiting": {"Running": 1, "Reserved": 2}}
     assert "no run ended" in str(found["stopped"])
     assert str(found["stopped"]) in page.read_text()
-    told = ask("simulate", "--trace", str(path), "--format", "philly", *common).stdout
+    told = ask("simulate", "--trace", str(path), "--format", "philly", *common, "--against", "notice=never").stdout
     assert f"stopped       {found['stopped']}" in told
+    assert "against       runs that did not end: 0 before, 3 now" in told

@@ -287,6 +287,9 @@ def _tell(session: Session, told: Given) -> None:
     click.echo(f"head          {told['head']['seq']} {told['head']['hash']}")
 
 
+_COSTS = {"preemptions": "preemptions", "gpuHoursLost": "GPU-hours lost to cuts", "notEnded": "runs that did not end"}
+
+
 def _tell_against(beside: Given) -> None:
     """What it was under the other policy, and is under this one."""
     from fairlease.sim.trace_report import LARGE
@@ -298,7 +301,7 @@ def _tell_against(beside: Given) -> None:
         before, after = (beside[name][when] for when in ("before", "after"))
         if before is not None and after is not None:
             click.echo(f"against       {words}: {span(round(before * 1000))} before, {span(round(after * 1000))} now")
-    for name, words in (("preemptions", "preemptions"), ("gpuHoursLost", "GPU-hours lost to cuts")):
+    for name, words in _COSTS.items():
         before, after = (beside[name][when] for when in ("before", "after"))
         if before or after:
             click.echo(f"against       {words}: {before:,.0f} before, {after:,.0f} now")

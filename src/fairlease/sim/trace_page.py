@@ -28,7 +28,7 @@ def page(play: TracePlay, told: View, settings: dict[str, str]) -> str:
     name = PurePath(play.trace.source).name
     sections = [
         _tiles(told),
-        *([_section("thrashing", "Cuts ate work", _stopped(told), costs)] if (costs := thrashing(told)) else []),
+        *([_section("thrashing", "Cuts ate work", _costs(told, costs))] if (costs := thrashing(told)) else []),
         *(
             [_section("against", "Against another policy", _against(told["against"]), _AGAINST)]
             if "against" in told
@@ -159,6 +159,7 @@ _COMPARED = {
     "gpuHoursLost": "GPU-hours lost to cuts",
     "lostShare": "Lost to cuts, of the GPU-hours used",
     "neverStarted": "Never started",
+    "notEnded": "Not ended",
 }
 
 
@@ -218,8 +219,9 @@ def _ends(told: View) -> str:
     return table("ends", ("What", "Reason", "How many"), rows)
 
 
-def _stopped(told: View) -> str:
-    return f"<p>The replay was {escape(told['stopped'])}.</p>" if "stopped" in told else ""
+def _costs(told: View, costs: str) -> str:
+    stopped = f"<p>The replay was {escape(told['stopped'])}.</p>" if "stopped" in told else ""
+    return f"<p>{escape(costs)}</p>{stopped}"
 
 
 def _audit(told: View) -> str:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine.calibration import calibrate
 from fairlease.model.amount import HOUR, MINUTE, SECOND, format_instant
+from fairlease.reason import Reason
 from fairlease.sim.trace import LARGE_GPUS
 
 if TYPE_CHECKING:
-    from fairlease.reason import Reason
     from fairlease.sim.trace_play import TracePlay
     from fairlease.sim.trace_watch import Bucket, RunSeen
 
@@ -137,6 +137,7 @@ def compare(before: View, after: View) -> View:
         "gpuHoursLost": lambda told: float(told["preemptions"]["gpuHoursLost"]),
         "lostShare": lambda told: float(told["preemptions"]["lostShare"]),
         "neverStarted": lambda told: float(told["waits"]["neverStarted"]),
+        "notEnded": lambda told: float(sum(told["runs"]["waiting"].values())),
     }
     return {name: _pair(read(before), read(after)) for name, read in looked_at.items()}
 
@@ -239,9 +240,11 @@ def thrashing(told: View) -> str:
     runs, most = cuts["runs"], cuts["mostOfOneRun"]
     who = "1 run was" if runs == 1 else f"{runs:,} runs were"
     again = "once" if most == 1 else f"{most:,} times" if runs == 1 else f"one of them {most:,} times"
+    drawn = Reason.RandomPreempt.value in cuts["byReason"]
+    advice = "; notice=never cuts no funded work, a longer minRuntime cuts less" if drawn else ""
     return (
         f"{cuts['lostShare']:.0%} of the GPU-hours used were lost to cuts: {who} cut, {again}, and whatever is cut begins anew, "
-        "because traces tell of no checkpoints. notice=never cuts no funded work; a longer minRuntime cuts less."
+        f"because traces tell of no checkpoints{advice}"
     )
 
 
