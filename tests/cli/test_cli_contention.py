@@ -182,3 +182,37 @@ def test_an_eta_of_what_runs_or_is_over_tells_since_when_and_how_it_ended(ask: A
         "Because:      gave way to big (outcome-1)",
         "Why it ended: fairlease explain one",
     ]
+
+
+def test_a_report_of_some_forecasts_does_not_speak_for_all(ask: Ask, fake: FakeDaemon) -> None:
+    fake.answers["forecast.report"] = {"forecasts": 0}
+    assert ask("forecast", "report").stdout == "no run that was forecast has started yet\n"
+    told = ask("forecast", "report", "--owner", "org:a").stdout
+    assert told == "no run that was forecast, of those asked for, has started yet\n"
+
+
+FILM = """apiVersion: rq.davidlangworthy.io/v1
+kind: Scenario
+metadata: {name: cut}
+spec:
+  config: {minRuntime: 0s}
+  nodes: [{prefix: a, count: 1, gpus: 8, flavor: H100, domain: A, region: w, cluster: c}]
+  budgets: [{name: b, owner: org, envelopes: [{name: e, flavor: H100, selector: {region: w}, concurrency: 16}]}]
+  steps:
+  - submit: [{name: old, owner: org, resources: {gpuType: H100, totalGPUs: 8}, gpusPerPod: 8}]
+  - at: 1m
+    submit: [{name: claim, owner: org, resources: {gpuType: H100, totalGPUs: 8}, gpusPerPod: 8}]
+  until: 20m
+"""
+
+
+def test_a_film_shows_its_dates_and_who_gave_way_where_there_is_room(ask: Ask, tmp_path: Path) -> None:
+    film = tmp_path / "film.yaml"
+    film.write_text(FILM)
+    table, wide = (ask("simulate", str(film), "-o", style).stdout for style in ("table", "wide"))
+    assert "RESERVATION" not in table
+    rows = [line.split() for line in wide.splitlines()]
+    assert ["claim-reservation", "Released", "2026-01-05T00:16:00Z", "Start", "b/e", "a0"] in rows
+    assert ["outcome-1", "2026-01-05T00:16:00Z", "claim", "8", "old", "RandomPreempt", "old"] in [
+        row[:7] for row in rows
+    ]

@@ -33,12 +33,12 @@ def report(session: Session, owner: str | None, since: str | None) -> None:
     as long as the mean of the last two runs like it.
     """
     answer = session.call("forecast.report", owner=owner, since=since)
-    session.show(answer, lambda found: _draw(session, found))
+    session.show(answer, lambda found: _draw(session, found, narrowed=owner is not None or since is not None))
 
 
-def _draw(session: Session, answer: Answer) -> None:
+def _draw(session: Session, answer: Answer, *, narrowed: bool) -> None:
     if not answer["forecasts"]:
-        click.echo("no run that was forecast has started yet")
+        click.echo(f"no run that was forecast{', of those asked for,' if narrowed else ''} has started yet")
         return
     for title, rows in (("HORIZON", answer["horizons"]), ("OWNER", answer["owners"])):
         lines = [(name, *_cells(session, row)) for name, row in rows.items()]
