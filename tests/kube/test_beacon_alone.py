@@ -53,7 +53,7 @@ def drawn(team: Team) -> dict[str, Any]:
 
     def found() -> list[dict[str, Any]]:
         ours = {"namespace": team.namespace, "name": "claim"}
-        return [each for each in team.listed(path("ResolverOutcome")) if each["spec"]["claim"] == ours]
+        return [each for each in team.listed(path("ResolverOutcome")) if each["spec"].get("claim") == ours]
 
     (outcome,) = eventually(found)
     return dict(outcome)
@@ -120,6 +120,12 @@ def test_a_draw_by_hand_on_a_cluster_has_its_beacon_and_keeps_nobody_waiting(clu
         assert not asks.done()
         (tmp_path / "said").touch()
         assert json.loads(asks.result(30))["outcome"]["spec"]["lottery"]["beacon"] == "round-4714"
+        team.reaches("meanwhile", "Running")
+    made = len(team.listed(path("ResolverOutcome")))
+    with led(cluster, "by-hand-again"):  # which begins with the snapshot that the first one left
+        team.submit("after", 1)
+        team.reaches("after", "Running")
+        assert len(team.listed(path("ResolverOutcome"))) == made, "what was freed by hand is not freed again"
     assert audited(cluster).ok
 
 

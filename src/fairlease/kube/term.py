@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import command as cmd
 from fairlease.kube.archive import BadArchive
+from fairlease.kube.asking import FRESH_MS
 from fairlease.kube.chronicle import Chronicle
 from fairlease.kube.connection import ApiError
-from fairlease.kube.history import HistoryMissing, read_past
+from fairlease.kube.history import HistoryMissing, read_events, read_past
 from fairlease.kube.http import Unreachable
 from fairlease.kube.notifier import Notifier
 from fairlease.kube.observe import Observer, instant
@@ -125,6 +126,8 @@ class Term:
         try:
             await self._notifier.open(self._journal.entries(self._since))
             await self._beacon.open()
+            if self._observer.asks_lately():
+                self._chronicle.recall(await read_events(self._api, self.now() - 2 * FRESH_MS))
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()
