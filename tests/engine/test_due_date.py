@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 from tests.engine.test_forecast import told
 from tests.engine.test_what_is_told import ahead
@@ -12,7 +13,8 @@ from fairlease.engine.rehearsal import Rehearsal
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import snapshot
 from fairlease.model.config import Config
-from fairlease.model.record import key
+from fairlease.model.lease import Role
+from fairlease.model.record import key, short
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 from fairlease.theatre.foresight import odds_of_cuts
@@ -67,6 +69,22 @@ def test_who_surely_ends_before_the_date_has_no_odds_of_being_cut_on_it() -> Non
     assert snapshot.freeze(world.scheduler.state) == before
     row = told(world)["claim"]
     assert (row.deficit_gpus, row.remedies) == (8, ("end 1 of 2 runs by lot (8 GPUs)",))
+
+
+def test_a_spare_and_its_tenant_go_in_every_order_of_draws_that_needs_their_gpus() -> None:
+    """One order gives them back, as a wide run alone suffices; that tells nothing of the orders after it."""
+    world = World(*(node(f"n{number}") for number in range(5)), *map(budget, ("a", "b", "host", "rider", "z")))
+    world.submit("host", run("host", 8, 8, spares=8))
+    world.submit("wide", run("a", 16, 8))
+    world.submit("narrow", run("b", 8, 8))
+    world.submit("rider", run("rider", 8, 8, opportunistic=True))
+    assert [lease.role for lease in world.run("rider").held] == [Role.BORROWED]
+    world.wait(HOUR)
+    world.submit("claim", run("z", 16, 8))
+    found = odds_of(world, "claim")
+    assert found is not None
+    chances = {short(name): chance for name, chance in found.chances.items()}
+    assert chances == pytest.approx({"wide": 1 / 3, "narrow": 1 / 3, "host": 2 / 3, "rider": 2 / 3})
 
 
 def test_a_run_far_back_waits_for_those_before_it_whatever_the_first_of_its_shape_is_told() -> None:

@@ -347,7 +347,7 @@ def test_shares_lean_until_as_many_starts_come_before_as_should() -> None:
         waits.told(undo, live.key, at, told)
         waits.started(undo, live, at + HOUR)
     low, middle, high = Belief(waits, 9 * DAY, {}).shares
-    assert (low, middle) == (100_000 + 9 * 1_000, 500_000 + 9 * 5_000)
+    assert (low, middle) == (100_000 + 9 * 1_000, 500_000 + 9 * 15_000)
     assert high == 980_000
 
 

@@ -86,9 +86,10 @@ def _from_file(path: str) -> list[Answer]:
 
 def _proved(outcomes: list[Answer], *, whole: bool) -> Answer:
     """Each outcome with what its record gives; `whole`: the list begins with the first outcome there ever was."""
-    from fairlease.engine.lottery_proof import FIRST, digest, prove
+    from fairlease.engine.lottery_proof import digest, prove
+    from fairlease.model.reservation import NO_OUTCOME
 
-    told, before = [], FIRST if whole else None
+    told, before = [], NO_OUTCOME if whole else None
     for outcome in outcomes:
         spec = outcome["spec"]
         try:

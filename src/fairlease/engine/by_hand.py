@@ -94,7 +94,7 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     if found is None:
         return _too_young(state, pool, mask, now)
     assert _frees(state, pool, mask, claim, found, now), "what is counted free is free when it is carried out"
-    return Resolution(record_of(state, claim, found, now, by_hand=asked), found.victims, 0)
+    return Resolution(record_of(state, claim, found, now, asked), found.victims, 0)
 
 
 def _claim(command: Resolve, now: int) -> RunState:

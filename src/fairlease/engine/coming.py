@@ -13,7 +13,7 @@ from fairlease.engine.due_date import due_date
 from fairlease.engine.notice import Kind, Notice, Risk
 from fairlease.engine.resolve import resolve
 from fairlease.model.amount import MINUTE, format_instant
-from fairlease.model.record import Key, Reason, short, split
+from fairlease.model.record import Key, Reason, short
 from fairlease.model.reservation import ReservationState
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def stages(state: State) -> Iterator[Stage]:
     for run in state.holds.values():
         hold = run.hold
         if hold is not None and hold.state is ReservationState.PENDING and hold.cut_from is not None:
-            due, name = hold.earliest_start, f"{split(run.key)[0]}/{hold.name}"
+            due, name = hold.earliest_start, run.reservation
             yield Stage(name, run.key, due - notice, due, "notice")
             yield Stage(name, run.key, due - min(LAST_CALL, notice // 4), due, SOON)
 

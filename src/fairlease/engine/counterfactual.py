@@ -17,9 +17,10 @@ import msgspec
 
 from fairlease.engine import command as cmd
 from fairlease.engine.cover import lends_to
+from fairlease.engine.outlook import NEVER
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import least_width
-from fairlease.model.amount import HOUR, MINUTE
+from fairlease.model.amount import DAY, MINUTE
 from fairlease.model.record import Key, split
 from fairlease.model.run import LocationPolicy, Phase, RunSpec
 from fairlease.reason import Reason
@@ -29,18 +30,15 @@ if TYPE_CHECKING:
 
     from fairlease.engine.decide import Engine
 
-NEVER = 1 << 62
-"""Later than any date."""
-
 LENDERS_MAX = 8
 PLACES_MAX = 8
 """Others that are tried: each costs a trial."""
 
-DURATION_MAX = 7 * 24 * HOUR
+DURATION_MAX = 7 * DAY
 """How long a run without a limit is thought to take at the most, when it is asked which limit would let it start."""
 
 TIMERS_MAX = 64
-HORIZON = 366 * 24 * HOUR
+HORIZON = 366 * DAY
 """Moments that are played forward to see when waiting alone is enough, and how far: nobody waits longer than a year."""
 
 V = TypeVar("V")

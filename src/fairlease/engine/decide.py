@@ -8,7 +8,8 @@ I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
     2  timers             deadlines, debounce, windows, hours: on TimePassed, and wherever one of an earlier instant is due
     3  standing           units lose or regain their cover
     4  drains             overdrawn work under Drain whose grace is over ends
-    5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one
+    5  pending runs       those that something could have helped, in order of asking; a later one may pass an earlier one. Dates
+                          that facts have made sooner move: that of whoever asked first before all are tried, the others after
     6  growth             elastic runs widen by a step, where their cooldown is over or something could have helped
     7  latest starts      runs that could not start in time fail
 """

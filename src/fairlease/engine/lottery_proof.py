@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Spec = dict[str, Any]
-FIRST = "0" * 64
-"""What the first outcome of all holds as the digest of the one before it."""
 
 
 class Proof(NamedTuple):

@@ -15,8 +15,8 @@ from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Role
-from fairlease.model.record import Instant, Key, Reason, Record, short, split
-from fairlease.model.reservation import ReservationState
+from fairlease.model.record import Instant, Key, Reason, Record, short
+from fairlease.model.reservation import ReservationState, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -163,14 +163,10 @@ class _Teller:
         gpus = deficit(self.state, hold)
         if gpus == 0 or hold.basis not in (Reason.Notice, Reason.WindowClosed):
             return
-        place = ", ".join(f"{name}={value}" for name, value in sorted(run.spec.locality.location.items()))
-        scope = f"{run.spec.resources.gpu_type}{f' at {place}' if place else ''}"
         date = format_instant(event.earliest_start)
-        text = f"{short(event.run)} lacks {gpus} × {scope}: unless they come free, others give way at {date}"
-        subject = f"{split(event.run)[0]}/{event.name}"
-        yield self._notice(
-            Kind.DEFICIT_FORECAST, subject, text, event.run, due=event.earliest_start, gpus=gpus, claim=event.run
-        )
+        text = f"{short(event.run)} lacks {gpus} × {Scope.of(run.spec).words}: unless they come free, others give way at {date}"
+        more = {"due": event.earliest_start, "gpus": gpus, "claim": event.run}
+        yield self._notice(Kind.DEFICIT_FORECAST, run.reservation, text, event.run, **more)
 
     def _turned(self, event: ev.ReservationTurned) -> Iterator[Notice]:
         subject = f"{event.run}/{self.entry.seq}"
@@ -223,7 +219,7 @@ def deficit(state: State, hold: Hold) -> int:
 def _gone_by(state: State, lease: Lease, when: int) -> bool:
     """Whether a lease surely ends by then, or goes without being asked twice."""
     run = state.runs[lease.run]
-    if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
+    if run.rides_free(lease):
         return True
     terms = state.account(lease.payer.budget, lease.payer.envelope).envelope
     ends = (run.deadline, None if terms is None else terms.end)

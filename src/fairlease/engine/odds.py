@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlease.engine.decide import Engine
+    from fairlease.engine.seats import Taken
     from fairlease.ledger.live import RunState
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
@@ -95,9 +96,7 @@ def _by_owner(tokens: Iterable[Token]) -> dict[str, tuple[Token, ...]]:
 class _Saved(NamedTuple):
     """Seats and bench before a draw."""
 
-    rooms: dict[str, int]
-    pods: dict[tuple[str, str, str], int]
-    groups: int
+    seats: Taken
     taken: int
     gone: frozenset[tuple[str, str]]
 
@@ -145,11 +144,11 @@ class _Counted:
             self.chances[run] = self.chances.get(run, 0.0) + probability
 
     def _save(self) -> _Saved:
-        seats, bench = self.bench.seats, self.bench
-        return _Saved(dict(seats.rooms), dict(seats.pods), seats.groups, len(bench.taken), frozenset(bench.gone))
+        bench = self.bench
+        return _Saved(bench.seats.save(), len(bench.taken), frozenset(bench.gone))
 
     def _restore(self, saved: _Saved) -> None:
-        seats, bench = self.bench.seats, self.bench
-        seats.rooms, seats.pods, seats.groups = dict(saved.rooms), dict(saved.pods), saved.groups
+        bench = self.bench
+        bench.seats.restore(saved.seats)
         bench.gone = set(saved.gone)
         del bench.taken[saved.taken :]

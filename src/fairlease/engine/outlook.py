@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.elastic import steps
+from fairlease.engine.pack import all_fit
 from fairlease.ledger.slots import bits_of, slots_of
 from fairlease.ledger.timers import Due
 from fairlease.model.lease import Role
@@ -154,7 +155,7 @@ class Outlook:
 
     def _find(self, lease: Lease) -> Ready:
         run = self.state.runs[lease.run]
-        if lease.opportunistic or (run.overdrawn and run.unit(lease) in run.overdrawn):
+        if run.rides_free(lease):
             return EVER, FREE
         whole, elastic = self._run(run)
         terms = self.state.account(lease.payer.budget, lease.payer.envelope).envelope
@@ -314,19 +315,7 @@ def _counts(by_domain: list[list[Pod]], when: int) -> list[int]:
 
 
 def _holds(by_domain: list[list[Pod]], need: Need, when: int) -> bool:
-    return holds(_counts(by_domain, when), need)
-
-
-def holds(counts: list[int], need: Need) -> bool:
-    """Whether so many pods in each of some domains hold all groups."""
-    if need.together:
-        return max(counts, default=0) >= need.pods
-    first = need.blocks[0]
-    groups = sum(count // first.pods for count in counts)
-    if len(need.blocks) == 1:
-        return groups >= first.groups
-    last = need.blocks[1].pods
-    return groups > first.groups or (groups == first.groups and any(count % first.pods >= last for count in counts))
+    return all_fit(_counts(by_domain, when), need)
 
 
 def _choose(by_domain: list[list[Pod]], need: Need, when: int) -> list[Pod]:

@@ -324,18 +324,23 @@ def fits_empty(pool: Pool, mask: int, need: Need) -> bool:
 
 def _fits_empty(pool: Pool, mask: int, need: Need) -> bool:
     """Arithmetic only, so that a huge request costs nothing."""
-    sizes = []
+    counts = []
     for domain in pool.domains.values():
         if domain.mask & mask == domain.mask:
-            sizes.append(domain.pods_when_empty(need.size))
+            counts.append(domain.pods_when_empty(need.size))
         elif domain.mask & mask:
             inside = (state.node.gpus for state in domain.nodes.values() if state.bit & mask)
-            sizes.append(sum(gpus // need.size for gpus in inside))
+            counts.append(sum(gpus // need.size for gpus in inside))
+    return all_fit(counts, need)
+
+
+def all_fit(counts: list[int], need: Need) -> bool:
+    """Whether all groups fit where so many pods fit into each of some domains."""
     if need.together:
-        return any(pods >= need.pods for pods in sizes)
+        return max(counts, default=0) >= need.pods
     first = need.blocks[0]
-    groups = sum(pods // first.pods for pods in sizes)
+    groups = sum(count // first.pods for count in counts)
     if len(need.blocks) == 1:
         return groups >= first.groups
     last = need.blocks[1].pods
-    return groups > first.groups or (groups == first.groups and any(pods % first.pods >= last for pods in sizes))
+    return groups > first.groups or (groups == first.groups and any(count % first.pods >= last for count in counts))

@@ -12,6 +12,7 @@ from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
 from fairlease.ledger.live import footprint_of
 from fairlease.model.record import short
+from fairlease.model.reservation import Scope
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ class Remedies:
         hold = run.hold
         if hold is None:
             return Lack()
-        place = ",".join(f"{name}={value}" for name, value in sorted(run.spec.locality.location.items()))
-        scope = run.spec.resources.gpu_type + (f" in {place}" if place else "")
+        scope = Scope.of(run.spec).words
         planner = Planner(self._engine.state, self._engine.family, run, max(self._engine.now, hold.earliest_start))
         unfunded = planner.unfunded()
         if unfunded is not None or not hold.holds:

@@ -21,11 +21,10 @@ from fairlease.engine.outlook import (
     Outlook,
     Terms,
     first_fit,
-    holds,
     lien_of,
     takes,
 )
-from fairlease.engine.pack import need_of
+from fairlease.engine.pack import all_fit, need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
 from fairlease.model.amount import DAY, MINUTE, format_instant
@@ -42,11 +41,10 @@ DEPTH, GUESSED_DEPTH = 64, 4
 """How many reservations of one flavor have a slice, and how many of them by guess. Whoever asked after so many has a date, and a
 slice when it is nearer: a lien protects GPUs that come free next; behind many guesses it would be on GPUs nobody knows."""
 
-_BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
-
-
-FAR = 365 * DAY
+NOT_PLAYED = 365 * DAY
 """When a reservation falls due again that cannot be served in a rehearsal: not in it."""
+
+_BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Predicted}
 
 
 class Draft(NamedTuple):
@@ -75,14 +73,16 @@ def opening(engine: Engine, run: RunState) -> Planner | None:
     return None
 
 
-def draft(engine: Engine, run: RunState, planner: Planner, cut_at: int | None, *, surely: bool = False) -> Draft | None:
-    """The earliest date that can be promised, cuts being possible from `cut_at` on; None where it would never fit.
+def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = False) -> Draft | None:
+    """The earliest date that can be promised; None where it would never fit.
 
     `surely`: or where nothing but a prediction tells when.
     """
     pool = planner.pool
     if pool is None:
         return None
+    cut_from = _cut_from_of(engine, run.hold)
+    cut_at = None if cut_from is None else max(engine.now, cut_from)
     sooner = _between(engine, run, planner)
     for guess in (False,) if surely else (False, True):
         outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
@@ -117,11 +117,11 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if engine.rehearses:
         return _sketch(engine, run, why)
     hold, now = run.hold, engine.now
-    cut_from = cut_from_of(engine, hold)
+    cut_from = _cut_from_of(engine, hold)
     if _far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
         return True
-    found = draft(engine, run, planner, None if cut_from is None else max(now, cut_from))
+    found = draft(engine, run, planner)
     if found is None:
         return False
     date = found.date
@@ -148,7 +148,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     return True
 
 
-def cut_from_of(engine: Engine, hold: Hold | None) -> int | None:
+def _cut_from_of(engine: Engine, hold: Hold | None) -> int | None:
     """From when on others have had their notice; None where funded work is never cut."""
     notice = engine.state.config.notice
     if notice is not None and hold is not None and hold.cut_from is not None:
@@ -238,7 +238,7 @@ def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
     hold, notice = run.hold, engine.state.config.notice
     if hold is not None and why is Reason.NotServed:
         vain = 0 if hold.cut_from is None else engine.now - hold.cut_from
-        again = FAR if notice is None else max(notice, MINUTE, min(vain, DAY))
+        again = NOT_PLAYED if notice is None else max(notice, MINUTE, min(vain, DAY))
         engine.emit(
             ev.ReservationMade(
                 run=run.key,
@@ -333,7 +333,7 @@ def _keeps(engine: Engine, run: RunState, hold: Hold) -> bool:
         domain = engine.state.capacity.nodes[name].domain
         if domain is not None and domain.pool.flavor == run.spec.resources.gpu_type:
             pods[domain] = pods.get(domain, 0) + slots.bit_count() // need.size
-    return not hold.lien or holds(list(pods.values()), need)
+    return not hold.lien or all_fit(list(pods.values()), need)
 
 
 def displaced(engine: Engine, opened: ev.LeasesOpened) -> list[RunState]:

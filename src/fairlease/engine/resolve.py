@@ -18,7 +18,6 @@ from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls, Sortition
 from fairlease.engine.victims import Victim, free_riders, funded, spares, widths_of
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
-from fairlease.model.record import split
 from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope, Shortage
 from fairlease.reason import Reason
 
@@ -277,22 +276,17 @@ def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
 def _record(
     planner: Planner, short: tuple[Shortage, ...], standing: list[Key], chosen: list[Victim], lottery: Lottery | None
 ) -> OutcomeRecorded:
-    claim = planner.run
-    reservation = "" if claim.hold is None else f"{split(claim.key)[0]}/{claim.hold.name}"
-    found = Choice(short, standing, chosen, lottery)
-    return record_of(planner.state, claim, found, planner.now, reservation=reservation)
+    return record_of(planner.state, planner.run, Choice(short, standing, chosen, lottery), planner.now)
 
 
-def record_of(
-    state: State, claim: RunState, found: Choice, now: int, *, reservation: str = "", by_hand: ByHand | None = None
-) -> OutcomeRecorded:
+def record_of(state: State, claim: RunState, found: Choice, now: int, by_hand: ByHand | None = None) -> OutcomeRecorded:
     """The record of a resolution; where it was asked for by hand there is no run that claims."""
     outcome = OutcomeSpec(
         claim=RunRef.of(claim.key) if by_hand is None else None,
         by_hand=by_hand,
-        reservation=reservation,
+        reservation=claim.reservation,
         at=now,
-        scope=Scope(flavor=claim.spec.resources.gpu_type, location=claim.spec.locality.location),
+        scope=Scope.of(claim.spec),
         deficit_gpus=sum(each.gpus for each in found.short),
         deficits=found.short,
         conflict_set=tuple(dict.fromkeys(found.conflict)),

@@ -6,7 +6,7 @@ the answer. Counts are kept per node and per domain, so that each question costs
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.ledger.slots import bits_of
 from fairlease.model.lease import Role
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
+
+
+class Taken(NamedTuple):
+    """What has been taken away so far, as `Seats` count it."""
+
+    rooms: dict[str, int]
+    pods: dict[tuple[str, str, str], int]
+    groups: int
+    gone: dict[tuple[str, Role], int]
 
 
 class Seats:
@@ -89,6 +98,15 @@ class Seats:
                 pods = self.pods.get(key, 0)
                 self.pods[key] = pods + gained
                 self.groups += (pods + gained) // first - pods // first
+
+    def save(self) -> Taken:
+        """What has been taken away, to come back to."""
+        return Taken(dict(self.rooms), dict(self.pods), self.groups, dict(self._gone))
+
+    def restore(self, saved: Taken) -> None:
+        """As it was then."""
+        self.rooms, self.pods, self.groups = dict(saved.rooms), dict(saved.pods), saved.groups
+        self._gone = dict(saved.gone)
 
     def _blocked(self, node: NodeState) -> int:
         """The slots of a node that are under liens which the need may not pass: they are of no use to it, free or not."""

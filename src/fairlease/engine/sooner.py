@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.engine.outlook import CUTS
 from fairlease.engine.plan import Planner
-from fairlease.engine.reserve import cut_from_of, draft, make
+from fairlease.engine.reserve import draft, make
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import MINUTE
 from fairlease.model.reservation import ReservationState
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 GAIN_MIN, GAIN_SHARE = MINUTE, 4
 """How much sooner a date has to come: a quarter of the time that is left, and a minute at least."""
-
 
 _PROVED_WRONG = (Reason.NotServed, Reason.TooYoung)
 """Why a date was given that had been counted sooner before, and could not be kept."""
@@ -70,8 +69,7 @@ def _bring_forward(engine: Engine, runs: list[RunState]) -> None:
         planner = Planner(state, engine.family, run, engine.now)
         if planner.unfunded(told=False) is not None:
             continue
-        cut_from = cut_from_of(engine, hold)
-        found = draft(engine, run, planner, None if cut_from is None else max(engine.now, cut_from), surely=True)
+        found = draft(engine, run, planner, surely=True)
         if found is None or found.date > latest or (found.date <= engine.now and found.fit.how not in CUTS):
             continue
         if hold.basis is Reason.Predicted or _harmless(engine, run, hold, found):

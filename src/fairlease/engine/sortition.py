@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
 from fairlease.engine.victims import Victim, whole
-from fairlease.model.record import split
 from fairlease.model.reservation import Draw, Lottery, Token
 from fairlease.reason import Reason
 
@@ -47,13 +46,13 @@ class Rolls:
     def of(self, claim: RunState, ended: frozenset[Key], now: int, seats: Seats) -> Roll:
         """Who could be drawn for a claim, besides those that have `ended` already."""
         # Who starts at this instant is not drawn at it: others were cut for it.
-        oldest, flavor = now - max(self.state.config.min_runtime, 1), claim.spec.resources.gpu_type
+        started_by, flavor = now - max(self.state.config.min_runtime, 1), claim.spec.resources.gpu_type
         apart = ended.union(claim.displaced_by)
         least = min(seats.first, seats.rest or seats.first)
         kind = (flavor, apart, seats.mask, seats.need.size, least)
         found = self._known.get(kind)
-        if found is None or not found.since <= oldest < found.until:
-            found = self._known[kind] = self._called(flavor, apart, oldest, _helpful(seats, least))
+        if found is None or not found.since <= started_by < found.until:
+            found = self._known[kind] = self._called(flavor, apart, started_by, _helpful(seats, least))
         return found
 
     def _called(self, flavor: str, apart: Collection[Key], started_by: int, helpful: set[Domain]) -> Roll:
@@ -82,8 +81,7 @@ class Sortition:
     def __init__(self, state: State, claim: RunState, roll: Roll, now: int, beacon: str) -> None:
         self.state = state
         self.tokens, self.digest = roll.tokens, roll.digest
-        name = "" if claim.hold is None else f"{split(claim.key)[0]}/{claim.hold.name}"
-        self.seed = lottery.seed_of(name, now, self.digest, state.last_outcome, beacon)
+        self.seed = lottery.seed_of(claim.reservation, now, self.digest, state.last_outcome, beacon)
         self.beacon = beacon
         self._draws: list[Token] = []
 

@@ -10,6 +10,7 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from fairlease.ledger.event import Bill, ReservationMade
+from fairlease.model.record import split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
@@ -217,6 +218,15 @@ class RunState:
     def held(self) -> list[Lease]:
         """Its open leases in the order of opening; the dictionary may be shuffled by a trial that was undone."""
         return sorted(self.leases.values(), key=lambda lease: lease.serial)
+
+    @property
+    def reservation(self) -> str:
+        """`namespace/name` of its reservation in force; empty where it has none."""
+        return "" if self.hold is None else f"{split(self.key)[0]}/{self.hold.name}"
+
+    def rides_free(self, lease: Lease) -> bool:
+        """Whether a lease has no claim to its GPUs: it gives way at once, to whoever is funded."""
+        return lease.opportunistic or (bool(self.overdrawn) and self.unit(lease) in self.overdrawn)
 
     def unit(self, lease: Lease) -> Unit:
         """The unit of cover a lease belongs to: an elastic group's, or a rigid run's whole share in the envelope."""

@@ -20,7 +20,7 @@ from fairlease.ledger.timers import Due
 from fairlease.ledger.waits import Waits
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
-from fairlease.model.reservation import ReservationState
+from fairlease.model.reservation import NO_OUTCOME, ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 # In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
 ACTIVE, SPARE, LENT = Role.ACTIVE, Role.SPARE, Fund.BORROWED
-
-NO_OUTCOME = "0" * 64
-"""What the first resolver outcome holds as the digest of the one before it."""
 
 
 class World(Ground):

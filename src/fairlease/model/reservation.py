@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from fairlease.model.record import Instant, Key, Reason, Record, key, split
+
+if TYPE_CHECKING:
+    from fairlease.model.run import RunSpec
+
+NO_OUTCOME = "0" * 64
+"""What the first ResolverOutcome holds as the digest of the one before it."""
 
 
 class ReservationState(enum.Enum):
@@ -68,6 +75,17 @@ class Scope(Record, frozen=True, kw_only=True):
     """The flavor of GPU."""
     location: dict[str, str] = {}
     """Node labels."""
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Scope:
+        """Where a run looks for GPUs."""
+        return cls(flavor=spec.resources.gpu_type, location=spec.locality.location)
+
+    @property
+    def words(self) -> str:
+        """As people read it."""
+        place = ",".join(f"{name}={value}" for name, value in sorted(self.location.items()))
+        return f"{self.flavor} in {place}" if place else self.flavor
 
 
 class Cut(Record, frozen=True, kw_only=True):

@@ -44,13 +44,12 @@ class Foresight:
             ended = asked.ending.ended
             how = {"at": format_instant(asked.ending.at), "reason": ended.reason.value, "message": ended.message}
             return {"name": short(asked.run), "owner": asked.spec.owner, "phase": ended.phase.value, "ended": how}
-        engine = self._scheduler.engine.twin()
-        engine.now = max(now, self._scheduler.state.at)
+        engine = looking_ahead(self._scheduler, now)
         if run.phase is Phase.RUNNING:
             return self.told(run) | {"odds": odds_of_cuts(engine, run)}
-        found = forecast.outlooks(engine, [run.key]).get(run.key)
+        found = foreseen(engine, run)
         if found is not None:
-            return _who(run) | {"forecast": forecast_view(engine.now, forecast.foreseen(engine, run, found))}
+            return _who(run) | {"forecast": found}
         view = self.told(run)
         if "reason" in view:
             view["message"], view["remedy"] = explain(engine.state, engine.family, run, engine.now).of(run)
@@ -72,6 +71,19 @@ class Foresight:
         else:
             view["forecast"] = forecast_view(*run.foreseen)
         return view
+
+
+def looking_ahead(scheduler: Scheduler, now: int) -> Engine:
+    """An engine to think things through with, as of now."""
+    engine = scheduler.engine.twin()
+    engine.now = max(now, scheduler.state.at)
+    return engine
+
+
+def foreseen(engine: Engine, run: RunState) -> View | None:
+    """When a run that waits would start, how sure that is, and what could give way; None where nobody can tell."""
+    found = forecast.outlooks(engine, [run.key]).get(run.key)
+    return None if found is None else forecast_view(engine.now, forecast.foreseen(engine, run, found))
 
 
 def _who(run: RunState) -> View:

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast, view
+from fairlease.engine import view
 from fairlease.engine.counterfactual import Change, Counterfactual, Kind
 from fairlease.engine.explain import DomainVisit, Visit, explain
 from fairlease.engine.explain import visits as ask_money
 from fairlease.engine.lottery_proof import odds_of
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import least_width
-from fairlease.engine.reservations import Reservations, forecast_view, in_force
+from fairlease.engine.reservations import Reservations, in_force
 from fairlease.engine.story import Storyteller
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
@@ -27,11 +27,10 @@ from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
-from fairlease.theatre.foresight import odds_of_cuts
+from fairlease.theatre.foresight import foreseen, looking_ahead, odds_of_cuts
 from fairlease.theatre.invoice import shares_of
 
 if TYPE_CHECKING:
-    from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
     from fairlease.ledger.store import Moment
     from fairlease.model.objects import RunObject
@@ -81,7 +80,7 @@ class Inquiry:
 
     def _running(self, asked: Asked, run: RunState, now: int) -> View:
         """What started a run, and what may yet become of it: money that no longer covers it, claims that may cut it."""
-        told: View = {"odds": odds_of_cuts(self._looking_ahead(now), run)}
+        told: View = {"odds": odds_of_cuts(looking_ahead(self._scheduler, now), run)}
         if run.overdrawn:
             reason = Reason.Overdrawn
             told |= {"verdict": reason.value, "message": view.uncovered(run), "remedy": reason.remedy}
@@ -194,9 +193,9 @@ class Inquiry:
             starts = run.phase is Phase.RUNNING
             leases = list(run.leases.values())
             reservation = in_force(run, now)
-            foreseen = None if starts else self._foreseen(run, now)
-            if reservation is not None and foreseen is not None:
-                reservation["status"]["forecast"] = foreseen
+            told_ahead = None if starts else foreseen(looking_ahead(self._scheduler, now), run)
+            if reservation is not None and told_ahead is not None:
+                reservation["status"]["forecast"] = told_ahead
             return {
                 "verdict": Reason.Start.value if starts else run.reason.value,
                 "starts": starts,
@@ -206,19 +205,8 @@ class Inquiry:
                 "payers": shares_of([(lease, lease.gpus, 0) for lease in leases]),
                 "nodes": list(dict.fromkeys(lease.node for lease in leases)),
                 "reservation": reservation,
-                "forecast": foreseen,
+                "forecast": told_ahead,
             }
-
-    def _foreseen(self, run: RunState, now: int) -> View | None:
-        """When a run that waits would start, how sure that is, and what could give way; None where nobody can tell."""
-        engine = self._looking_ahead(now)
-        found = forecast.outlooks(engine, [run.key]).get(run.key)
-        return None if found is None else forecast_view(engine.now, forecast.foreseen(engine, run, found))
-
-    def _looking_ahead(self, now: int) -> Engine:
-        engine = self._scheduler.engine.twin()
-        engine.now = max(now, self._scheduler.state.at)
-        return engine
 
     @contextmanager
     def _thought_of(self, name: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
