@@ -236,8 +236,10 @@ def test_options_of_a_trace_need_a_trace(ask: Ask) -> None:
 
 def test_a_replay_is_read_like_any_answer_as_a_table_or_a_wider_one(ask: Ask, tmp_path: Path) -> None:
     common = ("simulate", "--trace", str(philly(tmp_path, JOBS)), "--format", "philly", "--nodes", "9x8")
-    plain, table, wide = (ask(*common, *more).stdout for more in ((), ("-o", "table"), ("-o", "wide")))
-    assert plain == table
+    plain, text, table, wide = (
+        ask(*common, *(("-o", each) if each else ())).stdout for each in ("", "text", "table", "wide")
+    )
+    assert plain == text == table
     assert re.search(r"^OWNER .*NEVER STARTED$", table, re.MULTILINE)
     assert re.search(r"^OWNER .*NEVER STARTED +LONGEST WAIT +GPU-HOURS LOST$", wide, re.MULTILINE)
     assert re.search(r"^over 64 GPUs .* 58m +0$", wide, re.MULTILINE)

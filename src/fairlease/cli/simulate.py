@@ -28,7 +28,12 @@ fairlease simulate --trace jobs.swf.gz --format swf --nodes 16x8 --budgets fair 
 """
 
 
-@verb("simulate", example=_EXAMPLE, formats=READ, wide="dates and cuts; of a trace, longest waits and hours lost")
+@verb(
+    "simulate",
+    example=_EXAMPLE,
+    formats=("text", *READ),
+    wide="dates and cuts; of a trace, longest waits and hours lost",
+)
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--until", metavar="T", help="Stop at this offset from the start, such as 90m, whatever the file says.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="No file: a random world and a life in it.")
