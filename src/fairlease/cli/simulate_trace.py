@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 4_000
-"""At most about so many forecasts, unless it is told otherwise; far fewer where few jobs must wait."""
-THOUGHT_MAX = 80_000_000
-"""Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
-
 _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
     click.option("--format", "form", type=click.Choice(("philly", "helios", "swf")), help="What the trace looks like."),
@@ -123,7 +118,7 @@ def _other(play: TracePlay, given: Given) -> TracePlay | None:
 def _stage(trace: Trace, given: Given) -> Stage:
     from fairlease.sim.trace import Asker, read_limits
     from fairlease.sim.trace_cluster import read_budgets, read_nodes
-    from fairlease.sim.trace_play import POLICY, Stage
+    from fairlease.sim.trace_play import POLICY, Stage, usual_forecasts
 
     limits = _checked("--limits", read_limits, _or(given["limits"], "trace"), "write trace, none, exact, or factor:1.5")
     plan = _checked(
@@ -139,9 +134,7 @@ def _stage(trace: Trace, given: Given) -> Stage:
         _or(given["budgets"], "one"),
         "",
     )
-    jobs, every = len(trace.jobs), given["forecasts"]
-    if every is None:
-        every = max(1, jobs // FORECASTS, jobs**2 // THOUGHT_MAX)
+    every = usual_forecasts(trace) if given["forecasts"] is None else given["forecasts"]
     return Stage(plan, money, asker, _config("--config", given["config"], POLICY), every)
 
 

@@ -36,6 +36,11 @@ POLICY = Config(notice=None)
 """Under which traces are replayed unless another is given: funded work is not cut. Nothing that a trace tells of was, and where
 money is ample each cut would begin long work anew."""
 
+FORECASTS = 4_000
+"""At most about so many forecasts, unless it is told otherwise; far fewer where few jobs must wait."""
+THOUGHT_MAX = 80_000_000
+"""Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
+
 IDLE_TICKS_MAX = 10_000
 """So many timers may fire in a row, with nothing running and nothing to come, before those who wait are given up."""
 
@@ -207,6 +212,12 @@ class TracePlay:
         for opened in self.watch.take(now, tick.decision.events):
             job = self._jobs[opened.run]
             heappush(self._ends, (now + job.duration, self.watch.runs[opened.run].number, opened.run, opened.attempt))
+
+
+def usual_forecasts(trace: Trace) -> int:
+    """Which of those that wait are forecast unless it is told otherwise: every nth."""
+    jobs = len(trace.jobs)
+    return max(1, jobs // FORECASTS, jobs**2 // THOUGHT_MAX)
 
 
 def bucket_width(trace: Trace) -> int:
