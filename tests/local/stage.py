@@ -149,17 +149,18 @@ class Stage:
         return found
 
     def supervisors(self) -> list[int]:
-        """Every living supervisor of a pod of this home."""
-        found = []
+        """Every living supervisor of a pod of this home; its child is none, which looks like it until it becomes the work."""
+        found: dict[int, int] = {}
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
                     words = (folder / "cmdline").read_bytes().split(b"\0")
+                    parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 except OSError:
                     continue
                 if any(word.startswith(f"{self.home}/pods/".encode()) for word in words):
-                    found.append(int(folder.name))
-        return found
+                    found[int(folder.name)] = parent
+        return [each for each, parent in found.items() if parent not in found]
 
     def clear(self) -> None:
         """End the daemon, then whatever it left, each by its pid."""
