@@ -157,14 +157,35 @@ class Purse:
                 least, why = pods, reason
         return least, why
 
+    def own_room(self, offer: Offer) -> int:
+        """Whole pods that its own terms would still let it pay for, whatever it shares with others."""
+        if offer.refusal is not None:
+            return 0
+        return max(min((gpus for gpus, _ in self._own_bounds(offer)), default=PLENTY) // self.size, 0)
+
     def _bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
         """GPUs left by each question, in the order of asking."""
+        if offer.fund is Fund.BORROWED:
+            yield self.may_borrow, Reason.BorrowLimit
+        yield from self._own_bounds(offer)
+        account = offer.account
+        budget = Key(account.id[0])
+        for cap in self.state.caps_over(account):
+            members = [self.state.account(budget, name) for name in cap.envelopes]
+            if cap.max_concurrency is not None and not self.free_ride:
+                used = sum(self._used(member) + self.taken.get(member.id, 0) for member in members)
+                yield cap.max_concurrency - used, Reason.AggregateCapExceeded
+            if cap.max_gpu_hours is not None:
+                spent = sum(self._spent(member) + self._planned(member) for member in members)
+                yield self._affordable(cap.max_gpu_hours - spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
+
+    def _own_bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
+        """GPUs left by the questions that concern one envelope alone."""
         account = offer.account
         envelope = account.envelope
         assert envelope is not None, "an envelope that is asked exists"
         taken = self.taken.get(account.id, 0)
         if offer.fund is Fund.BORROWED:
-            yield self.may_borrow, Reason.BorrowLimit
             lending, lent = envelope.lending, self.lent.get(account.id, 0)
             if lending.max_concurrency is not None and not self.free_ride:
                 used = 0 if self.idle else account.lent_used
@@ -178,15 +199,6 @@ class Purse:
         if envelope.max_gpu_hours is not None:
             left = envelope.max_gpu_hours - self._spent(account)
             yield self._affordable(left, taken, offer.per_gpu), Reason.IntegralCapExceeded
-        budget = Key(account.id[0])
-        for cap in self.state.caps_over(account):
-            members = [self.state.account(budget, name) for name in cap.envelopes]
-            if cap.max_concurrency is not None and not self.free_ride:
-                used = sum(self._used(member) + self.taken.get(member.id, 0) for member in members)
-                yield cap.max_concurrency - used, Reason.AggregateCapExceeded
-            if cap.max_gpu_hours is not None:
-                spent = sum(self._spent(member) + self._planned(member) for member in members)
-                yield self._affordable(cap.max_gpu_hours - spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
 
     @property
     def _quantum(self) -> int:
