@@ -50,6 +50,7 @@ class Payment:
         self._in_vain = 0
         self._rivals: dict[int, frozenset[int]] = {}
         self._own: list[int | None] = [None] * len(payers_in_order)
+        self._solvent: list[bool | None] = [None] * len(payers_in_order)
         self._places: dict[Kind, int] = {}
         self._pays: list[set[Kind]] = [set() for _ in payers_in_order]
         self._dry: tuple[int, frozenset[Kind]] = (0, frozenset())
@@ -117,6 +118,7 @@ class Payment:
         self.purse.restore(purse)  # type: ignore[arg-type]  # what `save` put there
         self.paid = {kind: dict(shares) for kind, shares in paid.items()}  # type: ignore[attr-defined]  # what `save` put there
         self._own = [None] * len(self.offers)
+        self._solvent = [None] * len(self.offers)
         self._places = {kind: place for place, kind in enumerate(self.paid)}
         self._pays = [set() for _ in self.offers]
         for kind, shares in self.paid.items():
@@ -191,6 +193,8 @@ class Payment:
         self.purse.take(self.offers[payer], pods)
         for twin in self._twins[payer]:
             self._own[twin] = None
+            for rival in self._rivals_of(twin):
+                self._solvent[rival] = None
 
     def _options(self, kind: Kind, count: int, tried: Tried) -> Iterator[int]:
         """Payers of this kind, among the first `count`, each at a moment when it has money left; others are moved if need be."""
@@ -226,13 +230,18 @@ class Payment:
 
     def _movable(self, payer: int) -> Iterator[tuple[Kind, int]]:
         """Who pays a pod of which kind that would leave `payer` more money if another paid it, in the order of paying."""
+        rivals = self._rivals_of(payer)
+        for kind in sorted(set[Kind]().union(*(self._pays[rival] for rival in rivals)), key=self._places.__getitem__):
+            for rival in [index for index, pods in self.paid[kind].items() if pods and index in rivals]:
+                yield kind, rival
+
+    def _rivals_of(self, payer: int) -> frozenset[int]:
+        """Those who share a bound with a payer; itself among them."""
         rivals = self._rivals.get(payer)
         if rivals is None:
             others = (each for each in range(len(self.offers)) if each == payer or self._share_a_bound(payer, each))
             rivals = self._rivals[payer] = frozenset(others)
-        for kind in sorted(set[Kind]().union(*(self._pays[rival] for rival in rivals)), key=self._places.__getitem__):
-            for rival in [index for index, pods in self.paid[kind].items() if pods and index in rivals]:
-                yield kind, rival
+        return rivals
 
     def _share_a_bound(self, one: int, other: int) -> bool:
         """Whether what one payer pays can leave less for the other: an aggregate cap, or the run's borrow limit."""
@@ -248,7 +257,10 @@ class Payment:
         return any(offer.fund is Fund.BORROWED or self.purse.state.caps_over(offer.account) for offer in self.offers)
 
     def _has_room(self, payer: int) -> bool:
-        return self.purse.room(self.offers[payer])[0] > 0
+        solvent = self._solvent[payer]
+        if solvent is None:
+            solvent = self._solvent[payer] = self.purse.room(self.offers[payer])[0] > 0
+        return solvent
 
 
 def _with(tried: Tried, payer: int) -> Tried:

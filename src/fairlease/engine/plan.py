@@ -355,8 +355,9 @@ class Planner:
             saved, length = payment.save(), len(packer.spots)
             if packer.seat_paid(domain, batch, lambda node: payment.pay(node, count)):
                 return True
-            payment.restore(saved)
-            packer.drop(length)
+            if len(packer.spots) > length:
+                payment.restore(saved)
+                packer.drop(length)
         return False
 
 
