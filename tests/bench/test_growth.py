@@ -130,7 +130,7 @@ def test_an_end_does_not_wake_a_queue_that_it_gives_no_room(distinct: bool) -> N
         scheduler = queue(pending, distinct=distinct)
         return calls(lambda: _ended(scheduler))
 
-    assert work(400) <= 1.2 * work(20)
+    assert work(400) <= 1.05 * work(64), "the first 64 have a slice, whose dates are looked at again"
 
 
 def _ended(scheduler: Scheduler) -> None:

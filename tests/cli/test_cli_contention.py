@@ -155,3 +155,64 @@ def test_reservations_of_one_run_or_of_all_are_asked_for(fake: FakeDaemon, ask: 
         {"run": "default/eval", "all": True, "limit": 100},
         {"all": False, "limit": 100},
     ]
+
+
+def test_a_dry_run_in_which_everybody_would_be_drawn_does_not_speak_of_others(ask: Ask, fake: FakeDaemon) -> None:
+    common = ("resolve", "--scope", "flavor=H100", "--gpus", "8", "--dry-run")
+    assert "drawn: 1 of 2 tokens; another instant draws others" in ask(*common).stdout
+    outcome = copy.deepcopy(OUTCOME)
+    outcome["spec"]["lottery"]["draws"] *= 2
+    fake.answers["resolve"] = {"dryRun": True, "outcome": outcome, "cuts": [], "started": []}
+    told = ask(*common).stdout
+    assert "drawn: 2 of 2 tokens\n" in told
+
+
+def test_an_eta_of_what_runs_or_is_over_tells_since_when_and_how_it_ended(ask: Ask, fake: FakeDaemon) -> None:
+    row = {"name": "one", "owner": "org:a", "phase": "Running", "startedAt": "2026-01-05T00:00:00Z", "odds": []}
+    fake.answers["eta"] = {"runs": [row]}
+    assert "Started: 2026-01-05T00:00:00Z" in ask("eta", "one").stdout
+    how = {"at": "2026-01-05T01:00:00Z", "reason": "RandomPreempt", "message": "gave way to big (outcome-1)"}
+    fake.answers["eta"] = {"runs": [{"name": "one", "owner": "org:a", "phase": "Failed", "ended": how}]}
+    told = ask("eta", "one").stdout.splitlines()
+    assert told == [
+        "Name:         one",
+        "Owner:        org:a",
+        "Phase:        Failed",
+        "Ended:        2026-01-05T01:00:00Z, RandomPreempt",
+        "Because:      gave way to big (outcome-1)",
+        "Why it ended: fairlease explain one",
+    ]
+
+
+def test_a_report_of_some_forecasts_does_not_speak_for_all(ask: Ask, fake: FakeDaemon) -> None:
+    fake.answers["forecast.report"] = {"forecasts": 0}
+    assert ask("forecast", "report").stdout == "no run that was forecast has started yet\n"
+    told = ask("forecast", "report", "--owner", "org:a").stdout
+    assert told == "no run that was forecast, of those asked for, has started yet\n"
+
+
+FILM = """apiVersion: rq.davidlangworthy.io/v1
+kind: Scenario
+metadata: {name: cut}
+spec:
+  config: {minRuntime: 0s}
+  nodes: [{prefix: a, count: 1, gpus: 8, flavor: H100, domain: A, region: w, cluster: c}]
+  budgets: [{name: b, owner: org, envelopes: [{name: e, flavor: H100, selector: {region: w}, concurrency: 16}]}]
+  steps:
+  - submit: [{name: old, owner: org, resources: {gpuType: H100, totalGPUs: 8}, gpusPerPod: 8}]
+  - at: 1m
+    submit: [{name: claim, owner: org, resources: {gpuType: H100, totalGPUs: 8}, gpusPerPod: 8}]
+  until: 20m
+"""
+
+
+def test_a_film_shows_its_dates_and_who_gave_way_where_there_is_room(ask: Ask, tmp_path: Path) -> None:
+    film = tmp_path / "film.yaml"
+    film.write_text(FILM)
+    table, wide = (ask("simulate", str(film), "-o", style).stdout for style in ("table", "wide"))
+    assert "RESERVATION" not in table
+    rows = [line.split() for line in wide.splitlines()]
+    assert ["claim-reservation", "Released", "2026-01-05T00:16:00Z", "Start", "b/e", "a0"] in rows
+    assert ["outcome-1", "2026-01-05T00:16:00Z", "claim", "8", "old", "RandomPreempt", "old"] in [
+        row[:7] for row in rows
+    ]

@@ -88,7 +88,7 @@ def test_what_matters_most_goes_last() -> None:
             ("RESERVATION", "RUN", "STATE", "DATE", "COUNTDOWN", "REASON", "PAID BY", "DOMAIN"),
             {"RUN", "STATE", "COUNTDOWN"},
         ),
-        (("OWNER", "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "OVER LAST TWO"), {"OWNER"}),
+        (("OWNER", "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "BETTER BY"), {"OWNER"}),
         (
             ("NAME", "OWNER", "P10", "P50", "P90", "P50 AT", "AS OF", "SOURCE", "RESERVED FOR"),
             {"NAME", "P50", "SOURCE"},

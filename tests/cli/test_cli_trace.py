@@ -232,3 +232,57 @@ def test_options_of_a_trace_need_a_trace(ask: Ask) -> None:
     assert ask("simulate").exit_code == 2
     missing = ask("simulate", "--trace", "x.swf")
     assert "--trace needs --format" in missing.stderr
+
+
+def test_a_replay_is_read_like_any_answer_as_a_table_or_a_wider_one(ask: Ask, tmp_path: Path) -> None:
+    common = ("simulate", "--trace", str(philly(tmp_path, JOBS)), "--format", "philly", "--nodes", "9x8")
+    plain, text, table, wide = (
+        ask(*common, *(("-o", each) if each else ())).stdout for each in ("", "text", "table", "wide")
+    )
+    assert plain == text == table
+    assert re.search(r"^OWNER .*NEVER STARTED$", table, re.MULTILINE)
+    assert re.search(r"^OWNER .*NEVER STARTED +LONGEST WAIT +GPU-HOURS LOST$", wide, re.MULTILINE)
+    assert re.search(r"^over 64 GPUs .* 58m +0$", wide, re.MULTILINE)
+    film = tmp_path / "film.yaml"
+    film.write_text("apiVersion: rq.davidlangworthy.io/v1\nkind: Scenario\nmetadata: {name: f}\nspec: {until: 1m}\n")
+    for told in (("--random", "1", "--steps", "5"), (str(film),)):
+        answers = {ask("simulate", *told, *more).stdout for more in ((), ("-o", "table"), ("-o", "wide"))}
+        assert len(answers) == 1
+        assert "".join(answers)
+
+
+def test_a_policy_that_eats_its_own_work_is_told_so(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(60 * number, f"vc{number}", 8, 7_200) for number in range(2)])
+    page = tmp_path / "report.html"
+    common = ("--nodes", "1x8", "--forecasts", "0", "--config", "notice=1h")
+    found = replay(ask, path, *common, "--html", str(page))["preemptions"]
+    assert isinstance(found, dict)
+    assert (found["total"], found["runs"], found["mostOfOneRun"]) == (1, 1, 1)
+    done = 2 * 8 * 2  # GPU-hours of work that count
+    assert found["lostShare"] == round(found["gpuHoursLost"] / (found["gpuHoursLost"] + done), 4)
+    assert found["lostShare"] > 0.1
+    told = ask("simulate", "--trace", str(path), "--format", "philly", *common, "--against", "notice=never").stdout
+    hours, share = f"{found['gpuHoursLost']:,.1f} GPU-hours lost", f"{found['lostShare']:.1%} of those used"
+    assert f"preemptions   {found['total']}, {hours}, {share}" in told
+    plain = f"{found['lostShare']:.0%} of the GPU-hours used were lost to cuts: 1 run was cut, once, and"
+    assert f"thrashing     {plain}" in told
+    assert "notice=never cuts no funded work" in told
+    assert "runs that did not end" not in told
+    assert f"against       GPU-hours lost to cuts: 0 before, {found['gpuHoursLost']:,.0f} now" in told
+    assert plain in page.read_text()
+    calm = ask("simulate", "--trace", str(path), "--format", "philly", "--nodes", "1x8").stdout
+    assert "preemptions   0, 0.0 GPU-hours lost, 0.0% of those used" in calm
+    assert "thrashing" not in calm
+
+
+def test_a_replay_in_which_runs_displace_one_another_for_ever_is_given_up_and_says_so(ask: Ask, tmp_path: Path) -> None:
+    path = philly(tmp_path, [(60 * number, f"vc{number}", 8, 7_200) for number in range(3)])
+    page = tmp_path / "report.html"
+    common = ("--nodes", "1x8", "--forecasts", "0", "--config", "notice=15m", "--html", str(page))
+    found = replay(ask, path, *common)
+    assert found["runs"] == {"asked": 3, "ended": {}, "waiting": {"Running": 1, "Reserved": 2}}
+    assert "no run ended" in str(found["stopped"])
+    assert str(found["stopped"]) in page.read_text()
+    told = ask("simulate", "--trace", str(path), "--format", "philly", *common, "--against", "notice=never").stdout
+    assert f"stopped       {found['stopped']}" in told
+    assert "against       runs that did not end: 0 before, 3 now" in told

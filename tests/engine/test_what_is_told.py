@@ -136,6 +136,7 @@ def test_all_who_stand_in_the_lottery_are_told_at_notice_and_again_shortly_befor
     world.wait(13 * MINUTE)
     (again,) = ahead(world, "soon")
     assert (again.key, again.due) == ("CutComing/default/big-reservation/soon", notice.due)
+    assert again.text == notice.text.replace(" lacks ", " still lacks "), "told twice, it is told apart"
     world.wait(3 * MINUTE)
     assert ahead(world, "notice", "soon") == []
 

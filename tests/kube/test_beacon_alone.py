@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ def drawn(team: Team) -> dict[str, Any]:
 
     def found() -> list[dict[str, Any]]:
         ours = {"namespace": team.namespace, "name": "claim"}
-        return [each for each in team.listed(path("ResolverOutcome")) if each["spec"]["claim"] == ours]
+        return [each for each in team.listed(path("ResolverOutcome")) if each["spec"].get("claim") == ours]
 
     (outcome,) = eventually(found)
     return dict(outcome)
@@ -99,6 +101,32 @@ def test_a_beacon_from_a_command_is_asked_for_once_ahead_of_the_draw(cluster: Pl
         assert not asked.exists(), "nothing is due"
         assert beacon_of(drawn(contended(cluster))) == "round-4711"
         assert asked.read_text() == "x\n"
+
+
+def test_a_draw_by_hand_on_a_cluster_has_its_beacon_and_keeps_nobody_waiting(cluster: Plane, tmp_path: Path) -> None:
+    script = f"touch {tmp_path}/asked; while [ ! -e {tmp_path}/said ]; do sleep 0.1; done; echo round-4714"
+    with led(cluster, "by-hand", f"beacon: {{command: [/bin/sh, -c, '{script}']}}"):
+        team = Team(cluster)
+        for name in ("one", "two"):
+            team.submit(name, 8, pod=8)
+            team.reaches(name, "Running")
+        admin, flavor = Person(cluster, "admin", team.namespace), team.flavor
+        asks = ThreadPoolExecutor(1).submit(
+            admin.sees, "resolve", "--scope", f"flavor={flavor}", "--gpus", "8", "-o", "json"
+        )
+        eventually((tmp_path / "asked").exists)
+        team.submit("meanwhile", 1)
+        eventually(lambda: team.status("meanwhile").get("conditions"))
+        assert not asks.done()
+        (tmp_path / "said").touch()
+        assert json.loads(asks.result(30))["outcome"]["spec"]["lottery"]["beacon"] == "round-4714"
+        team.reaches("meanwhile", "Running")
+    made = len(team.listed(path("ResolverOutcome")))
+    with led(cluster, "by-hand-again"):  # which begins with the snapshot that the first one left
+        team.submit("after", 1)
+        team.reaches("after", "Running")
+        assert len(team.listed(path("ResolverOutcome"))) == made, "what was freed by hand is not freed again"
+    assert audited(cluster).ok
 
 
 @pytest.mark.parametrize(

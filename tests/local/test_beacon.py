@@ -68,6 +68,22 @@ def test_a_beacon_from_a_command_is_asked_for_ahead_of_the_draw(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    "source", ["{file: FOLDER/value}", "{command: [/bin/sh, -c, 'echo x >> FOLDER/asked; cat FOLDER/value']}"]
+)
+def test_a_draw_by_hand_has_its_beacon_too_and_a_dry_run_asks_for_none(tmp_path: Path, source: str) -> None:
+    (tmp_path / "value").write_text("round-4713\n")
+    with told(tmp_path, f"beacon: {source.replace('FOLDER', str(tmp_path))}\n", metrics_port=free_port()) as stage:
+        stage.call("submit", objects=[run_object("one", 4, SLEEP), run_object("two", 4, SLEEP)])
+        reads = 'beacon_reads_total{result="read"}'
+        assert "beacon" not in stage.call("resolve", flavor="H100", gpus=4, dryRun=True)["outcome"]["spec"]["lottery"]
+        assert metric(stage.call("status")["metrics"], reads) == 0
+        outcome = stage.call("resolve", flavor="H100", gpus=4)["outcome"]
+        assert outcome["spec"]["lottery"]["beacon"] == "round-4713"
+        assert_seeded(outcome_of(stage), "round-4713")
+        assert metric(stage.call("status")["metrics"], reads) == 1
+
+
+@pytest.mark.parametrize(
     "source", ["{file: /nonexistent/beacon}", "{command: [/bin/false]}", "{command: [/bin/sh, -c, 'echo two words']}"]
 )
 def test_a_beacon_that_cannot_be_read_stops_no_draw_and_is_told(tmp_path: Path, source: str) -> None:
@@ -141,7 +157,7 @@ def test_where_no_process_can_be_had_draws_go_on_without_a_beacon(
         async def asked() -> str:
             await beacon.open()
             beacon.close()
-            return beacon.value(late)
+            return beacon.value(late, ())
 
         assert asyncio.run(asked()) == ""
     assert "No such file or directory" in logs[0]["error"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,6 +73,13 @@ def test_a_running_run_learns_its_odds_of_being_cut(stage: Stage) -> None:
     assert "100.0%" in fairlease(stage, "eta", "one")
     (told,) = [line for line in fairlease(stage, "explain", "one").splitlines() if "may be cut" in line]
     assert told.endswith("for claim: 100.0%, exact")
+    waits = fairlease(stage, "explain", "claim")
+    assert re.search(r"^  likely: in .* \(P10 .*, P50 .*, P90 ", waits, re.MULTILINE), "one question, one command"
+    assert "lacks 8 GPUs of H100; remedies: end the one run that is in question (8 GPUs)" in waits
+    stage.call("cancel", runs=["claim"])
+    stage.ends("claim")
+    over = stage.call("eta", run="claim")["runs"][0]
+    assert (over["owner"], over["ended"]["reason"]) == ("org:ai:rai", "Canceled")
 
 
 def test_a_run_that_its_money_no_longer_covers_is_told_so_and_when_that_began(stage: Stage) -> None:

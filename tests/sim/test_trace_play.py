@@ -16,7 +16,7 @@ from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
 from fairlease.sim.trace_cluster import read_budgets, read_nodes
 from fairlease.sim.trace_formats import read_trace
 from fairlease.sim.trace_play import IDLE_TICKS_MAX, POLICY, Stage, TracePlay
-from fairlease.sim.trace_report import LARGE, compare, report, series
+from fairlease.sim.trace_report import LARGE, compare, report, series, thrashing
 
 START = 1_600_000_000_000
 Job = tuple[int, str, int, int]
@@ -143,11 +143,16 @@ def test_a_quota_that_falls_cuts_whoever_is_in_the_way_of_a_funded_run(tmp_path:
     trace = read_trace(helios(tmp_path, *jobs), "helios", "2020-07-01T00:00:00Z")
     store = MemoryStore()
     play = played(trace, "2x8", str(quotas(tmp_path, *days)), store=store)
-    found = report(play)
+    found, lost = report(play), 8 * 89_999 / 3600
+    assert "traces tell of no checkpoints" in thrashing(found)
+    assert "notice" not in thrashing(found), "no notice would have spared it"
     assert found["preemptions"] == {
         "total": 1,
         "byReason": {"ReclaimOverdrawn": 1},
-        "gpuHoursLost": pytest.approx(8 * 89_999 / 3600, abs=0.001),
+        "runs": 1,
+        "mostOfOneRun": 1,
+        "gpuHoursLost": pytest.approx(lost, abs=0.001),
+        "lostShare": round(lost / (lost + 8 * (48 + 48 + 1)), 4),
     }
     assert found["owners"]["org:vcB"]["waitSeconds"]["max"] == 0
     assert found["owners"]["org:vcA"]["preemptions"] == 1

@@ -81,6 +81,8 @@ def draw_dates(session: Session, answer: Answer) -> None:
     """The date of a run that waits, and every date it had before, each with why it was given up."""
     if answer.get("reservation"):
         draw_reservation(answer["reservation"])
+        if forecast := answer["reservation"]["status"].get("forecast"):
+            draw_forecast(forecast)
     past = answer.get("reservations") or []
     if len(past) > 1 or (past and not answer.get("reservation")):
         heading("Dates it was given:")

@@ -25,7 +25,7 @@ def command(session: Session, run: str | None, every: bool, owner: str | None, l
     """Say when a run will start: early, most likely, late.
 
     P10, P50 and P90: one start in ten comes before the first, half before the second, nine in ten before the third. Of a run
-    that runs already it tells the odds of being cut for reservations that come.
+    that runs already it tells the odds of being cut for reservations that come, of one that is over how it ended.
     """
     if (run is None) != every:
         raise click.UsageError("name a RUN, or say --all")
@@ -54,7 +54,11 @@ def _draw(session: Session, row: Answer) -> None:
     elif row.get("reason"):
         facts["Forecast"] = f"none: {row['reason']}"
         facts |= {"Because": row.get("message"), "To mend it": unsaid(row.get("remedy"), row.get("message"))}
-    width = max(map(len, facts)) + 2
+    facts["Started"] = row.get("startedAt")
+    if ended := row.get("ended"):
+        facts |= {"Ended": f"{ended['at']}, {ended['reason']}", "Because": ended["message"]}
+        facts["Why it ended"] = f"{session.program} explain {bare(row['name'])}"
+    width = max(len(name) for name, value in facts.items() if value) + 2
     for name, value in facts.items():
         if value not in (None, "", NOTHING):
             click.echo(f"{name + ':':<{width}}{value}")

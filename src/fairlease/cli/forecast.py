@@ -29,24 +29,25 @@ def report(session: Session, owner: str | None, since: str | None) -> None:
     """Compare forecasts with what came, over the ledger's past.
 
     Scored is the forecast that a run got when it began to wait. Good ones have 80 % of starts inside P10 to P90, half before
-    P50, 90 % before P90. OVER LAST TWO says by how much the mean error is smaller than that of a play in which work lasts
+    P50, 90 % before P90. BETTER BY says by how much the mean error is smaller than that of a play in which work lasts
     as long as the mean of the last two runs like it.
     """
     answer = session.call("forecast.report", owner=owner, since=since)
-    session.show(answer, lambda found: _draw(session, found))
+    session.show(answer, lambda found: _draw(session, found, narrowed=owner is not None or since is not None))
 
 
-def _draw(session: Session, answer: Answer) -> None:
+def _draw(session: Session, answer: Answer, *, narrowed: bool) -> None:
     if not answer["forecasts"]:
-        click.echo("no run that was forecast has started yet")
+        click.echo(f"no run that was forecast{', of those asked for,' if narrowed else ''} has started yet")
         return
     for title, rows in (("HORIZON", answer["horizons"]), ("OWNER", answer["owners"])):
         lines = [(name, *_cells(session, row)) for name, row in rows.items()]
-        headings = (title, "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "OVER LAST TWO")
-        extra = ("LAST TWO",) if session.wide else ()
+        headings = (title, "STARTS", "INSIDE P10-P90", "BEFORE P50", "BEFORE P90", "MEAN ERROR", "BETTER BY")
+        extra = ("ERROR BY LAST TWO",) if session.wide else ()
         show_table((*headings, *extra), [*lines, ("all", *_cells(session, answer))], colour=session.colour)
         click.echo()
     click.echo("of good forecasts 80% of starts come inside P10-P90, 50% before P50, 90% before P90")
+    click.echo("better by: how much smaller the mean error is than by the mean of the last two runs alike")
 
 
 def _cells(session: Session, row: Answer) -> tuple[object, ...]:
@@ -57,7 +58,7 @@ def _cells(session: Session, row: Answer) -> tuple[object, ...]:
         f"{row['beforeP50']:.1%}",
         f"{row['beforeP90']:.1%}",
         span(row["meanAbsoluteErrorSeconds"] * 1000),
-        NOTHING if better is None else f"{better:.1%}",
+        NOTHING if better is None else f"{better:+.1%}" if better else "0.0%",
     )
     if not session.wide:
         return cells

@@ -162,7 +162,7 @@ def _draw_one(session: Session, outcome: Answer) -> None:
         return
     heading("Seed, SHA-256 over these lines:")
     for name, value in outcome["inputs"].items():
-        click.echo(f"  {name + ':':<16}{value}")
+        click.echo(f"  {name + ':':<16}{value or '(none: an empty line)'}")
     click.echo(f"  {'seed:':<16}{outcome['seed']}")
     heading("Tokens, with the odds of being drawn first:")
     places = {draw["run"]: place for place, draw in enumerate(outcome["draws"], 1)}

@@ -37,7 +37,12 @@ def _draw(session: Session, outcomes: list[Answer], *, whole: bool) -> None:
     if whole:
         for outcome in outcomes:
             draw_outcome(session, outcome)
-        return
+    else:
+        draw_outcomes(session, outcomes)
+
+
+def draw_outcomes(session: Session, outcomes: list[Answer]) -> None:
+    """A line for each."""
     rows = [
         (
             each["name"],

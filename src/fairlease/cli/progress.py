@@ -16,12 +16,12 @@ def wanted(progress: bool | None) -> bool:
 
 @contextmanager
 def progress_bar(
-    length: int, *, shown: bool, told: Callable[[int], str] | None = None
+    length: int, *, shown: bool, label: str = "", told: Callable[[int], str] | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """A bar of `length` that is told how much is done; `told` says beside it what that is."""
+    """A bar of `length` behind its `label`, told how much is done; `told` says beside it what that is."""
     if not shown or length == 0:
         yield lambda _done: None
         return
     beside = None if told is None else lambda done: "" if done is None else told(done)
-    with click.progressbar(length=length, file=sys.stderr, item_show_func=beside) as bar:
+    with click.progressbar(length=length, label=label or None, file=sys.stderr, item_show_func=beside) as bar:
         yield lambda done: bar.update(done - bar.pos, done)

@@ -88,8 +88,9 @@ def _draw(session: Session, answer: Answer, gpus: int) -> None:
     show_table(head, rows, colour=session.colour)
     lottery = outcome["spec"].get("lottery")
     if lottery:
-        told = f"{len(lottery['draws'])} of {len(lottery['tokens'])} tokens"
-        click.echo(f"drawn: {told}" + ("; another instant draws others" if answer["dryRun"] else ""))
+        drawn, tokens = len(lottery["draws"]), len(lottery["tokens"])
+        others = "; another instant draws others" if answer["dryRun"] and drawn < tokens else ""
+        click.echo(f"drawn: {drawn} of {tokens} tokens{others}")
     if answer["started"]:
         heading("Taken at once by who waited:")
         started = [(each["run"], each["gpus"], ",".join(each["nodes"])) for each in answer["started"]]

@@ -12,7 +12,7 @@ from fairlease.cli.output import emit, show_table
 from fairlease.cli.progress import progress_bar, wanted
 from fairlease.cli.session import Session
 from fairlease.cli.simulate_trace import play_trace, trace_options
-from fairlease.cli.verb import bare, verb
+from fairlease.cli.verb import READ, bare, verb
 
 if TYPE_CHECKING:
     from fairlease.sim.film import Film
@@ -28,7 +28,12 @@ fairlease simulate --trace jobs.swf.gz --format swf --nodes 16x8 --budgets fair 
 """
 
 
-@verb("simulate", example=_EXAMPLE, formats=("text", "json", "yaml"))
+@verb(
+    "simulate",
+    example=_EXAMPLE,
+    formats=("text", *READ),
+    wide="dates and cuts; of a trace, longest waits and hours lost",
+)
 @click.argument("file", metavar="FILE", required=False)
 @click.option("--until", metavar="T", help="Stop at this offset from the start, such as 90m, whatever the file says.")
 @click.option("--random", "seed", type=int, metavar="SEED", help="No file: a random world and a life in it.")
@@ -84,7 +89,7 @@ def _play_file(session: Session, file: str, until: str | None, *, bar: bool) -> 
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
         raise Failure(f"{file} cannot be played", code=BAD_INPUT, problems=problems) from None
-    if session.output == "text":
+    if session.output not in ("json", "yaml"):
         _tell(session, film)
     else:
         emit(film.result(), session.output)
@@ -99,7 +104,7 @@ def _play_random(session: Session, seed: int, steps: int, *, bar: bool) -> None:
 
     with progress_bar(steps, shown=bar) as advance:
         report = run_random(seed, steps, advance)
-    if session.output == "text":
+    if session.output not in ("json", "yaml"):
         click.echo(str(report))
     else:
         told = report._asdict() | {"violations": [each._asdict() for each in report.violations]}
@@ -120,6 +125,8 @@ def _tell(session: Session, film: Film) -> None:
         for each in status["usage"]
     ]
     show_table(("BUDGET", "ENVELOPE", "GPUS", "CONSUMED", "COMMITTED"), used, colour=session.colour)
+    if session.wide:
+        _tell_dates(session, result)
     head = f"head {result['head']['seq']} {result['head']['hash']}"
     held = len(film.expectations) - len(film.failures)
     audit = result["audit"]
@@ -128,6 +135,29 @@ def _tell(session: Session, film: Film) -> None:
     click.echo(f"expectations: {held} of {len(film.expectations)} held; audit: {'passed' if audit['ok'] else 'FAILED'}")
     for line in _failures(film):
         click.echo(line)
+
+
+def _tell_dates(session: Session, result: dict[str, Any]) -> None:
+    """Every date that was given, and who gave way to whom."""
+    from fairlease.cli.outcomes import draw_outcomes
+
+    dates = [
+        (
+            bare(each["name"]),
+            each["status"]["state"],
+            each["spec"]["earliestStart"],
+            each["status"]["reason"],
+            ",".join(each["spec"]["payingEnvelopes"]),
+            ",".join(each["spec"]["intendedSlice"]["nodes"]),
+        )
+        for each in result["reservations"]
+    ]
+    if dates:
+        click.echo()
+        show_table(("RESERVATION", "STATE", "DATE", "REASON", "PAID BY", "NODES"), dates, colour=session.colour)
+    if result["resolverOutcomes"]:
+        click.echo()
+        draw_outcomes(session, result["resolverOutcomes"])
 
 
 def _run_row(name: str, status: dict[str, Any]) -> tuple[object, ...]:

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 
-FORECASTS = 4_000
-"""At most about so many forecasts, unless it is told otherwise; far fewer where few jobs must wait."""
-THOUGHT_MAX = 80_000_000
-"""Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
-
 _OPTIONS: Sequence[Callable[..., Any]] = (
     click.option("--trace", metavar="FILE", help="No scenario: replay the jobs of this trace, gzipped or not."),
     click.option("--format", "form", type=click.Choice(("philly", "helios", "swf")), help="What the trace looks like."),
@@ -71,8 +66,11 @@ def play_trace(session: Session, given: Given, *, bar: bool) -> bool:
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
         raise Failure(f"{given['trace']} cannot be replayed", code=BAD_INPUT, problems=problems) from None
-    for each in (play, other) if other is not None else (play,):
-        _play(each, bar=bar)
+    if other is None:
+        _play(play, "", bar=bar)
+    else:
+        _play(play, "replay", bar=bar)
+        _play(other, f"against {', '.join(given['against'])}", bar=bar)
     _report(session, play, settings, html, other)
     return True
 
@@ -120,7 +118,7 @@ def _other(play: TracePlay, given: Given) -> TracePlay | None:
 def _stage(trace: Trace, given: Given) -> Stage:
     from fairlease.sim.trace import Asker, read_limits
     from fairlease.sim.trace_cluster import read_budgets, read_nodes
-    from fairlease.sim.trace_play import POLICY, Stage
+    from fairlease.sim.trace_play import POLICY, Stage, usual_forecasts
 
     limits = _checked("--limits", read_limits, _or(given["limits"], "trace"), "write trace, none, exact, or factor:1.5")
     plan = _checked(
@@ -136,9 +134,7 @@ def _stage(trace: Trace, given: Given) -> Stage:
         _or(given["budgets"], "one"),
         "",
     )
-    jobs, every = len(trace.jobs), given["forecasts"]
-    if every is None:
-        every = max(1, jobs // FORECASTS, jobs**2 // THOUGHT_MAX)
+    every = usual_forecasts(trace) if given["forecasts"] is None else given["forecasts"]
     return Stage(plan, money, asker, _config("--config", given["config"], POLICY), every)
 
 
@@ -186,7 +182,7 @@ def _config(option: str, given: Sequence[str], base: Config) -> Config:
     return msgspec.structs.replace(config, **{name: getattr(single, name) for name in chosen})
 
 
-def _play(play: TracePlay, *, bar: bool) -> None:
+def _play(play: TracePlay, label: str, *, bar: bool) -> None:
     from fairlease.model.amount import HOUR, SECOND
     from fairlease.scheduler import calm_collector
 
@@ -197,7 +193,7 @@ def _play(play: TracePlay, *, bar: bool) -> None:
 
     calm_collector()
     seconds = (play.trace.end - play.trace.begin) // SECOND
-    with progress_bar(seconds, shown=bar, told=speed) as advance:
+    with progress_bar(seconds, shown=bar, label=label, told=speed) as advance:
         play.play(lambda done: advance(done // SECOND))
     if sys.stderr.isatty():
         click.echo(f"{seconds / 3600:,.0f} h of trace in {time.monotonic() - began:,.1f} s", err=True)
@@ -221,7 +217,7 @@ def _report(
             Path(html).write_text(page(play, told, settings), encoding="utf-8")
         except OSError as error:
             raise Failure(f"--html: {html} cannot be written: {error.strerror}", code=UNWRITTEN) from None
-    if session.output == "text":
+    if session.output not in ("json", "yaml"):
         _tell(session, told)
     else:
         emit({**told, "settings": settings, "series": series(play)}, session.output)
@@ -241,15 +237,19 @@ def _audit(play: TracePlay) -> Given | None:
 
 
 _HEADINGS = ("RUNS", "GPU-HOURS", "AT ONCE", "MEAN WAIT", "MEDIAN", "P95", "SLOWDOWN", "PREEMPTED", "NEVER STARTED")
+_WIDE = ("LONGEST WAIT", "GPU-HOURS LOST")
 
 
 def _tell(session: Session, told: Given) -> None:
     """The report, for people."""
     from fairlease.sim.chart import counts
+    from fairlease.sim.trace_report import thrashing
 
+    wide = session.output == "wide"
+    headings = (*_HEADINGS, *(_WIDE if wide else ()))
     for first, rows in (("OWNER", told["owners"]), ("SIZE", told["sizes"])):
-        lines = [(name, *_row(row)) for name, row in rows.items()]
-        show_table((first, *_HEADINGS), [*lines, ("all", *_row(told["waits"]))], colour=session.colour)
+        lines = [(name, *_row(row, wide=wide)) for name, row in rows.items()]
+        show_table((first, *headings), [*lines, ("all", *_row(told["waits"], wide=wide))], colour=session.colour)
         click.echo()
     trace, cluster, used = told["trace"], told["cluster"], told["utilisation"]
     left_out = f", {trace['leftOut']:,} that never ran left out" if trace["leftOut"] else ""
@@ -261,19 +261,26 @@ def _tell(session: Session, told: Given) -> None:
     click.echo(f"queue         {queue['runsMean']:,} runs on average, {queue['runsMax']:,} at most")
     past = f"{backfill['sharePastRoom']:.1%} past one that waited for room"
     click.echo(f"backfill      {backfill['share']:.1%} of runs started past one that had asked before them; {past}")
-    click.echo(f"preemptions   {cuts['total']:,}, {cuts['gpuHoursLost']:,.1f} GPU-hours lost")
+    click.echo(f"preemptions   {cuts['total']:,}, {_lost(cuts)}")
+    if costs := thrashing(told):
+        click.echo(f"thrashing     {costs}")
+    if "stopped" in told:
+        click.echo(f"stopped       {told['stopped']}")
     if "forecast" in told:
         click.echo(f"forecast      {_kept(told['forecast'])}")
     if "against" in told:
         _tell_against(told["against"])
     if told["runs"]["waiting"]:
         causes = ", ".join(f"{count:,} {reason}" for reason, count in told["runs"]["waiting"].items())
-        click.echo(f"never started {causes}")
+        click.echo(f"not ended     {causes}")
     if "audit" in told:
         click.echo(f"audit         {'passed' if told['audit']['ok'] else 'FAILED'}")
         for finding in told["audit"]["findings"]:
             click.echo(f"  {finding}")
     click.echo(f"head          {told['head']['seq']} {told['head']['hash']}")
+
+
+_COSTS = {"preemptions": "preemptions", "gpuHoursLost": "GPU-hours lost to cuts", "notEnded": "runs that did not end"}
 
 
 def _tell_against(beside: Given) -> None:
@@ -287,6 +294,10 @@ def _tell_against(beside: Given) -> None:
         before, after = (beside[name][when] for when in ("before", "after"))
         if before is not None and after is not None:
             click.echo(f"against       {words}: {span(round(before * 1000))} before, {span(round(after * 1000))} now")
+    for name, words in _COSTS.items():
+        before, after = (beside[name][when] for when in ("before", "after"))
+        if before or after:
+            click.echo(f"against       {words}: {before:,.0f} before, {after:,.0f} now")
     before, after = (beside["utilisation"][when] for when in ("before", "after"))
     click.echo(f"against       utilisation: {before:.1%} before, {after:.1%} now, {100 * (after - before):+.1f} points")
 
@@ -299,11 +310,20 @@ def _kept(forecast: Given) -> str:
     return f"{inside}, {half}, mean error {error}{than}, of {forecast['forecasts']:,}"
 
 
-def _row(row: Given) -> tuple[object, ...]:
-    head = (f"{row['runs']:,}", f"{row['gpuHours']:,.0f}")
-    if row["runs"] == row["neverStarted"]:
-        return (*head, *(NOTHING for _ in range(5)), row["preemptions"], row["neverStarted"])
-    waits = tuple(span(row["waitSeconds"][name] * 1000) for name in ("mean", "median", "p95"))
-    mean = row["slowdown"]["mean"]
-    slow = NOTHING if mean is None else f"{mean:.2f}"
-    return (*head, f"{row['atOnce']:.1%}", *waits, slow, row["preemptions"], row["neverStarted"])
+def _lost(cuts: Given) -> str:
+    return f"{cuts['gpuHoursLost']:,.1f} GPU-hours lost, {cuts['lostShare']:.1%} of those used"
+
+
+def _row(row: Given, *, wide: bool) -> tuple[object, ...]:
+    waits = {name: NOTHING if each is None else span(each * 1000) for name, each in row["waitSeconds"].items()}
+    mean, at_once = row["slowdown"]["mean"], row["atOnce"]
+    return (
+        f"{row['runs']:,}",
+        f"{row['gpuHours']:,.0f}",
+        NOTHING if at_once is None else f"{at_once:.1%}",
+        *(waits[name] for name in ("mean", "median", "p95")),
+        NOTHING if mean is None else f"{mean:.2f}",
+        row["preemptions"],
+        row["neverStarted"],
+        *((waits["max"], f"{row['gpuHoursLost']:,.0f}") if wide else ()),
+    )

@@ -80,7 +80,12 @@ def _draw(session: Session, answer: Answer) -> None:
         for payer in run["payers"]
     ]
     titles = ("NAMESPACE", *headings) if wide else headings
-    show_table(titles, rows, colour=session.colour, empty="nobody pays: it held no GPUs")
+    show_table(
+        titles,
+        rows,
+        colour=session.colour,
+        empty="nobody pays: no GPUs were held; `explain RUN` tells who would pay for one that waits",
+    )
 
 
 def _namespace(name: str) -> str:

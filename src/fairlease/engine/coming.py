@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LAST_CALL = 2 * MINUTE
 """How long before the date runs are told again, where the notice is long; a quarter of it where it is short."""
 
+SOON = "soon"
+"""The word of that second telling."""
+
 NAMED = 5
 """Runs that a sentence names; the record names them all."""
 
@@ -51,7 +54,7 @@ def stages(state: State) -> Iterator[Stage]:
         if hold is not None and hold.state is ReservationState.PENDING and hold.cut_from is not None:
             due, name = hold.earliest_start, run.reservation
             yield Stage(name, run.key, due - notice, due, "notice")
-            yield Stage(name, run.key, due - min(LAST_CALL, notice // 4), due, "soon")
+            yield Stage(name, run.key, due - min(LAST_CALL, notice // 4), due, SOON)
 
 
 def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
@@ -68,7 +71,8 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
     names = ", ".join(short(risk.run) for risk in risks[:NAMED])
     more = f" and {len(risks) - NAMED} more" if len(risks) > NAMED else ""
     lot = "" if outcome.lottery is None else ", by lot"
-    text = f"{short(stage.claim)} lacks {outcome.deficit_gpus} GPUs at {date}; may be cut then{lot}: {names}{more}"
+    lacks = "still lacks" if stage.word == SOON else "lacks"  # told twice, it is told apart
+    text = f"{short(stage.claim)} {lacks} {outcome.deficit_gpus} GPUs at {date}; may be cut then{lot}: {names}{more}"
     return Notice(
         key=f"{Kind.CUT_COMING.value}/{stage.name}/{stage.word}",
         kind=Kind.CUT_COMING,

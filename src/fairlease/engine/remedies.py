@@ -121,7 +121,8 @@ def _told(found: Resolution) -> list[str]:
         if reason is Reason.RandomPreempt:
             lottery = found.record.outcome.lottery
             standing = len(lottery.tokens) if lottery is not None else 0
-            lines.append(f"end {len(gpus)} of {standing} runs by lot ({gpus.total()} GPUs)")
+            many = "the one run that is in question" if standing == 1 else f"{len(gpus)} of {standing} runs by lot"
+            lines.append(f"end {many} ({gpus.total()} GPUs)")
             continue
         names = ", ".join(list(gpus)[:NAMED]) + (f" and {len(gpus) - NAMED} more" if len(gpus) > NAMED else "")
         lines.append(f"{words[reason]} {names} ({gpus.total()} GPUs)")

@@ -170,7 +170,9 @@ class Storyteller:
 
     @_tell.register
     def _(self, event: ev.LeasesClosed) -> None:
-        count = f"{len(event.names)} leases" if event.names else "all leases"
+        count = (
+            "all leases" if not event.names else "1 lease" if len(event.names) == 1 else f"{len(event.names)} leases"
+        )
         seed = f", seed {event.seed}" if event.seed else ""
         words = _CLOSED.get(event.reason, "")
         quiet = event.reason in (Reason.Completed, Reason.Swap, Reason.Shrink)

@@ -198,6 +198,11 @@ class Chronicle:
                     lease_object(row)["status"], row.lease
                 )
 
+    def recall(self, events: Iterable[ev.AnyEvent]) -> None:
+        """What was freed by hand before the snapshot that all began with: it is not freed again."""
+        outcomes = (event.outcome for event in events if isinstance(event, ev.OutcomeRecorded))
+        self.requests.update(each.by_hand.request for each in outcomes if each.by_hand is not None)
+
     def forget(self, run: Key) -> None:
         """A Run's object is gone, and all that is over of it is told: nobody will ask how it ended."""
         self.final.pop(run, None)

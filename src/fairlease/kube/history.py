@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlease.kube.connection import Api
     from fairlease.kube.shelf import Shelf
     from fairlease.ledger.chain import Row
+    from fairlease.ledger.event import AnyEvent
     from fairlease.ledger.store import Snapshot
 
 
@@ -96,6 +97,12 @@ async def read_recent(api: Api, archive: Archive | None = None) -> MemoryStore:
     except HistoryMissing:
         told = f"no snapshot on the server can be read by this version of Fairlease, {__version__}"
         raise HistoryMissing(f"{told}: use the one that the controller has") from None
+
+
+async def read_events(api: Api, since: int) -> list[AnyEvent]:
+    """What the entries on the server tell that were made at or after a time, whether a snapshot has been taken since or not."""
+    shelf = await read_shelf(api, EntryRole.ENTRY)
+    return [event for row in shelf.rows() if row[1] >= since for event in events_of(row)]
 
 
 async def _snapshots(api: Api) -> tuple[Shelf, list[Snapshot]]:

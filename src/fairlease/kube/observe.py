@@ -25,7 +25,7 @@ from fairlease.reason import Reason
 from fairlease.theatre.backoff import pause_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fairlease.kube.chronicle import Chronicle
     from fairlease.kube.gangs import Gangs
@@ -209,10 +209,18 @@ class Observer:
         else:
             yield cmd.Drill(run=live.key, rank=wish.rank)
 
+    def asks_lately(self) -> bool:
+        """Whether an administrator asked for something to be freed that may or may not have been."""
+        wish = read_resolve(self._own_marks().get(RESOLVE, ""))
+        return wish is not None and abs(self._now() - wish.at) <= FRESH_MS
+
+    def _own_marks(self) -> Mapping[str, str]:
+        own = self._sight.namespaces.objects.get(self._sight.namespace)
+        return {} if own is None else own.metadata.annotations
+
     def resolutions(self) -> Iterator[cmd.AnyCommand]:
         """What an administrator wants to be freed."""
-        own = self._sight.namespaces.objects.get(self._sight.namespace)
-        marks = {} if own is None else own.metadata.annotations
+        marks = self._own_marks()
         wish = read_resolve(marks.get(RESOLVE, ""))
         if wish is None or self._old(self._sight.namespace, wish.id, wish.at):
             return

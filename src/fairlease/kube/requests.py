@@ -15,7 +15,7 @@ import msgspec
 from fairlease.engine import command as cmd
 from fairlease.kube.asking import DONE, DRILL, FRESH_MS, RESOLVE, RESOLVE_BY, DrillWish, ResolveWish, reply_name
 from fairlease.kube.connection import Api, ApiError
-from fairlease.kube.history import read_recent
+from fairlease.kube.history import read_events
 from fairlease.kube.names import RANK
 from fairlease.kube.policy import NAMESPACE
 from fairlease.kube.refused import Refused, Unanswered, name_key, no_run
@@ -156,8 +156,7 @@ class Requests:
                 return {"dryRun": True, **consequences(decision.events, asked)}
         await self._api.patch(NAMESPACES, NAMESPACE, _annotated({RESOLVE: _text(wish), RESOLVE_BY: asked.by}))
         await self._answer(NAMESPACE, ELSEWHERE, wish.id)
-        store = await read_recent(self._api)
-        events = [event for entry in store.entries() if entry.at >= wish.at - FRESH_MS for event in entry.events]
+        events = await read_events(self._api, wish.at - FRESH_MS)
         return {"dryRun": False, **consequences(events, asked)}
 
     async def _who_am_i(self) -> str:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlease.engine import command as cmd
 from fairlease.kube.archive import BadArchive
+from fairlease.kube.asking import FRESH_MS
 from fairlease.kube.chronicle import Chronicle
 from fairlease.kube.connection import ApiError
-from fairlease.kube.history import HistoryMissing, read_past
+from fairlease.kube.history import HistoryMissing, read_events, read_past
 from fairlease.kube.http import Unreachable
 from fairlease.kube.notifier import Notifier
 from fairlease.kube.observe import Observer, instant
@@ -103,6 +104,9 @@ class Term:
         self._refresh = Refresh(FORECAST_S)
         self._notifier = Notifier(api, sight, self.decider, self.projector, self.now, settings, metrics, log)
         self._beacon = Beacon(settings.cluster.beacon, self.decider.state, self.now, metrics, log)
+        self._by_hand: list[cmd.AnyCommand] = []
+        """What administrators asked to be freed, while the beacon is asked for it: nobody else waits for that."""
+        self._hearing: asyncio.Task[None] | None = None
         self._aside: set[asyncio.Task[None]] = set()
         self.decided = asyncio.Event()
         metrics.follow(self.decider.state)
@@ -122,6 +126,8 @@ class Term:
         try:
             await self._notifier.open(self._journal.entries(self._since))
             await self._beacon.open()
+            if self._observer.asks_lately():
+                self._chronicle.recall(await read_events(self._api, self.now() - 2 * FRESH_MS))
             self._look_at_everything()
             while not self._stopping:
                 self._sight.wake.clear()
@@ -146,7 +152,7 @@ class Term:
             self._beacon.close()
             await self._notifier.stop()
             await self.projector.writer.stop()
-            for task in self._aside:
+            for task in self._aside | ({self._hearing} if self._hearing is not None else set()):
                 task.cancel()
 
     def _look_at_everything(self) -> None:
@@ -206,7 +212,13 @@ class Term:
         commands += observer.reports(reports, self.projector.gangs)
         if marks.asked:
             marks.asked = False
-            commands += observer.resolutions()
+            self._by_hand += observer.resolutions()
+            if self._by_hand and self._hearing is None and (heard := self._beacon.hear()) is not None:
+                self._hearing = heard
+                heard.add_done_callback(lambda _: self._sight.wake.set())
+        if self._hearing is None or self._hearing.done():
+            commands += self._by_hand
+            self._by_hand, self._hearing = [], None
         runs, marks.runs = marks.runs, set()
         asked = list(observer.runs(runs))
         if len(commands) + len(asked) > COMMANDS_MAX:
@@ -230,7 +242,7 @@ class Term:
         begun = time.perf_counter()
         try:
             at = self.now()
-            self.decider.engine.beacon = self._beacon.value(at)
+            self.decider.engine.beacon = self._beacon.value(at, commands)
             proposal = self.decider.propose(at, *commands)
         except Exception:  # noqa: BLE001 - a fault of ours in one place must not stop everybody
             named = [type(each).__name__ for each in commands[:5]]

@@ -91,6 +91,8 @@ class Contention:
             with self._scheduler.what_if(self._daemon.now(), command) as decision:
                 answers, events = decision.answers, decision.events
         else:
+            if (heard := self._daemon.beacon.hear()) is not None:
+                await heard
             answers, events = await self._done(command)
         for refusal in answers:
             rq.check(refusal)

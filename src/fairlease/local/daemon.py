@@ -116,7 +116,7 @@ class Daemon:
         self.processes.devices = hardware.devices
         self.metrics.remember(self.scheduler)
         self.notifier = Notifier(self)
-        self._beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
+        self.beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
         self.answers = Answers(self)
         self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
         self._pages = Pages({"/metrics": self._scrape, "/healthz": lambda: Page(b"ok\n")})
@@ -132,7 +132,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop)
         try:
-            await self._beacon.open()
+            await self.beacon.open()
             self._catch_up(self.processes.recorded_ends(self.scheduler.state))
             told = node_commands(self.scheduler.state, self.settings.policy, self.hardware)
             self._tick([*reopened(self.scheduler.state), *told])
@@ -147,7 +147,7 @@ class Daemon:
             self._telling = self._loop.create_task(self.notifier.live())
             await self._live()
         finally:
-            self._beacon.close()
+            self.beacon.close()
             if self._telling is not None:
                 self._telling.cancel()
             await self.notifier.close()
@@ -342,7 +342,7 @@ class Daemon:
 
     def _decide(self, at: int, commands: list[cmd.AnyCommand]) -> Tick:
         begun = time.perf_counter()
-        self.scheduler.engine.beacon = self._beacon.value(at)
+        self.scheduler.engine.beacon = self.beacon.value(at, commands)
         tick = self.scheduler.tick(at, *commands)
         heard, self._heard = begun if self._heard is None else self._heard, None
         self._keep(tick, time.perf_counter() - begun, heard)
@@ -374,7 +374,7 @@ class Daemon:
                 self.metrics.appended(self.store.append_s)
                 self._tell(tick, tick.entry, seconds)
                 self.notifier.follow(tick.entry)
-                self._beacon.look()
+                self.beacon.look()
                 self.scheduler.save_snapshot()
         except Exception:
             self.log.exception("an entry was not told", seq=self.scheduler.head.seq)

@@ -10,7 +10,7 @@ from fairlease.sim import trace_plots as plots
 from fairlease.sim.chart import counts, length
 from fairlease.sim.page_style import STYLE
 from fairlease.sim.trace import LARGE_GPUS
-from fairlease.sim.trace_report import LARGE
+from fairlease.sim.trace_report import LARGE, thrashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +28,7 @@ def page(play: TracePlay, told: View, settings: dict[str, str]) -> str:
     name = PurePath(play.trace.source).name
     sections = [
         _tiles(told),
+        *([_section("thrashing", "Cuts ate work", _costs(told, costs))] if (costs := thrashing(told)) else []),
         *(
             [_section("against", "Against another policy", _against(told["against"]), _AGAINST)]
             if "against" in told
@@ -100,7 +101,7 @@ def _tiles(told: View) -> str:
         ("Started at once", _share(told["waits"]["atOnce"]), f"of {counts(started, 'run')} that started"),
         ("Bounded slowdown", _ratio(slow["mean"]), f"median {_ratio(slow['median'])}, P95 {_ratio(slow['p95'])}"),
         ("Backfill", f"{filled['share']:.1%}", past),
-        ("Preemptions", f"{cuts['total']:,}", f"{cuts['gpuHoursLost']:,.0f} GPU-hours lost"),
+        ("Preemptions", f"{cuts['total']:,}", f"{cuts['gpuHoursLost']:,.0f} GPU-hours lost, {cuts['lostShare']:.1%}"),
     ]
     if large := told["sizes"].get(LARGE):
         title = f"Mean wait over {LARGE_GPUS} GPUs"
@@ -155,7 +156,10 @@ _COMPARED = {
     "utilisationWhole": "Utilisation with the drain",
     "backfillShare": "Backfill",
     "preemptions": "Preemptions",
+    "gpuHoursLost": "GPU-hours lost to cuts",
+    "lostShare": "Lost to cuts, of the GPU-hours used",
     "neverStarted": "Never started",
+    "notEnded": "Not ended",
 }
 
 
@@ -171,7 +175,7 @@ def _compared(name: str, pair: View) -> tuple[str, str, str]:
     size = None if change is None else abs(change)
     if name.endswith(("Seconds", "SecondsLarge")):
         return _length(before), _length(after), sign + _length(size)
-    if name.startswith(("utilisation", "backfill")):
+    if name.startswith(("utilisation", "backfill", "lostShare")):
         return _share(before), _share(after), NOTHING if size is None else f"{sign}{100 * size:.1f} points"
     if name.startswith("slowdown"):
         return _ratio(before), _ratio(after), sign + _ratio(size)
@@ -215,6 +219,11 @@ def _ends(told: View) -> str:
     return table("ends", ("What", "Reason", "How many"), rows)
 
 
+def _costs(told: View, costs: str) -> str:
+    stopped = f"<p>The replay was {escape(told['stopped'])}.</p>" if "stopped" in told else ""
+    return f"<p>{escape(costs)}</p>{stopped}"
+
+
 def _audit(told: View) -> str:
     said = "The whole ledger was audited, and passed." if told["ok"] else "The audit of the ledger FAILED."
     findings = "".join(f"<li>{escape(each)}</li>" for each in told["findings"])
@@ -226,7 +235,8 @@ _MEANING = (
     "<dt>Slowdown</dt><dd>Bounded slowdown: (end − asked) ÷ the larger of the time on the machine and 10 minutes, at least 1.</dd>"
     "<dt>Utilisation</dt><dd>GPU-time in use ÷ GPU-time there was, from the first to the last asking.</dd>"
     "<dt>Backfill</dt><dd>Share of runs that started while one that had asked before them waited on.</dd>"
-    "<dt>Preemption</dt><dd>An attempt that was cut and asked for again; what it had done is lost.</dd></dl>"
+    "<dt>Preemption</dt><dd>An attempt that was cut and asked for again; what it had done is lost."
+    " The share is that of the GPU-hours used.</dd></dl>"
 )
 
 

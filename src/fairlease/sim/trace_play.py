@@ -36,8 +36,18 @@ POLICY = Config(notice=None)
 """Under which traces are replayed unless another is given: funded work is not cut. Nothing that a trace tells of was, and where
 money is ample each cut would begin long work anew."""
 
+FORECASTS = 4_000
+"""At most about so many forecasts, unless it is told otherwise; far fewer where few jobs must wait."""
+THOUGHT_MAX = 80_000_000
+"""Forecasts × jobs of a replay, about, unless it is told otherwise: who waits behind many costs more thought."""
+
 IDLE_TICKS_MAX = 10_000
 """So many timers may fire in a row, with nothing running and nothing to come, before those who wait are given up."""
+
+CUTS_MAX = 1_000
+CUTS_EACH_MAX = 10
+"""So many cuts, and so many more for each run that waits, may follow one another with no run's end between them, when nothing is to
+come, before the replay is given up: runs that are longer than they are left in peace displace one another for ever."""
 
 _REPORT_EVERY = 200
 
@@ -138,7 +148,9 @@ class TracePlay:
         progress(self.trace.end - self.trace.begin)
 
     def _next(self) -> int | None:
-        """When something happens next; None when all is over, or those who still wait would wait for ever."""
+        """When something happens next; None when all is over, or those who are left would wait or be cut for ever."""
+        if self.stuck:
+            return None
         jobs, money = self.trace.jobs, self.stage.money
         asked = jobs[self._coming].asked if self._coming < len(jobs) else sys.maxsize
         changed = money[self._changes][0] if self._changes < len(money) and self._lives() else sys.maxsize
@@ -150,6 +162,12 @@ class TracePlay:
             return timer if self.watch.waiting_runs and self._idle <= IDLE_TICKS_MAX else None
         self._idle = 0
         return sure if timer is None else min(sure, timer)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether those who are left only displace one another."""
+        most = CUTS_MAX + CUTS_EACH_MAX * self.watch.waiting_runs
+        return self._coming == len(self.trace.jobs) and self.watch.cuts_since_end >= most
 
     def _lives(self) -> bool:
         """Whether there is anybody left to whom money could matter."""
@@ -194,6 +212,12 @@ class TracePlay:
         for opened in self.watch.take(now, tick.decision.events):
             job = self._jobs[opened.run]
             heappush(self._ends, (now + job.duration, self.watch.runs[opened.run].number, opened.run, opened.attempt))
+
+
+def usual_forecasts(trace: Trace) -> int:
+    """Which of those that wait are forecast unless it is told otherwise: every nth."""
+    jobs = len(trace.jobs)
+    return max(1, jobs // FORECASTS, jobs**2 // THOUGHT_MAX)
 
 
 def bucket_width(trace: Trace) -> int:

@@ -9,7 +9,8 @@ What the figures mean:
                   and over the whole replay
     backfill      runs that started while one that asked before them waited on; and how many of them passed one that waited for
                   room, not for money
-    preemptions   attempts that were cut and asked for again; what they had done is lost
+    preemptions   attempts that were cut and asked for again; what they had done is lost; the share is that of all
+                  GPU-time used
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine.calibration import calibrate
 from fairlease.model.amount import HOUR, MINUTE, SECOND, format_instant
+from fairlease.reason import Reason
 from fairlease.sim.trace import LARGE_GPUS
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ View = dict[str, Any]
 
 BOUND = 10 * MINUTE
 """Work shorter than this counts as this long in a slowdown."""
+
+THRASHING = 0.1
+"""From this share of GPU-time lost to cuts on, the report says plainly that the policy eats its own work."""
 
 SIZES = ((1, "1 GPU"), (8, "2 to 8 GPUs"), (LARGE_GPUS, f"9 to {LARGE_GPUS} GPUs"))
 LARGE = f"over {LARGE_GPUS} GPUs"
@@ -62,13 +67,14 @@ def report(play: TracePlay) -> View:
         "sizes": _by(seen, size_of, [*(name for _, name in SIZES), LARGE]),
         "queue": _queue(play),
         "backfill": _backfill(seen),
-        "preemptions": {
-            "total": watch.preemptions.total(),
-            "byReason": {reason.value: count for reason, count in sorted(watch.preemptions.items(), key=_by_name)},
-            "gpuHoursLost": round(watch.lost / HOUR, 3),
-        },
+        "preemptions": _preemptions(seen, watch.preemptions),
         "head": {"seq": play.scheduler.head.seq, "hash": play.scheduler.head.hash},
     }
+    if play.stuck:
+        told["stopped"] = (
+            f"given up at {format_instant(watch.now)}: in the last {watch.cuts_since_end:,} cuts no run ended; "
+            "runs that last longer than they are left in peace displace one another for ever"
+        )
     if play.calibration.samples:
         told["forecast"] = calibrate(play.calibration.samples)
     return told
@@ -92,6 +98,7 @@ def figures(runs: Sequence[RunSeen]) -> View:
         "atOnce": round(sum(wait == 0 for wait in waits) / len(waits), 4) if waits else None,
         "slowdown": {name: None if each is None else round(each, 3) for name, each in _spread(slow).items()},
         "preemptions": sum(run.cuts for run in runs),
+        "gpuHoursLost": round(sum(run.lost for run in runs) / HOUR, 3),
     }
 
 
@@ -127,7 +134,10 @@ def compare(before: View, after: View) -> View:
         "utilisationWhole": lambda told: float(told["utilisation"]["whole"]),
         "backfillShare": lambda told: float(told["backfill"]["share"]),
         "preemptions": lambda told: float(told["preemptions"]["total"]),
+        "gpuHoursLost": lambda told: float(told["preemptions"]["gpuHoursLost"]),
+        "lostShare": lambda told: float(told["preemptions"]["lostShare"]),
         "neverStarted": lambda told: float(told["waits"]["neverStarted"]),
+        "notEnded": lambda told: float(sum(told["runs"]["waiting"].values())),
     }
     return {name: _pair(read(before), read(after)) for name, read in looked_at.items()}
 
@@ -162,7 +172,8 @@ def _outcomes(runs: Iterable[RunSeen]) -> View:
     ended: Counter[str] = Counter()
     waiting: Counter[str] = Counter()
     for run in runs:
-        (waiting if run.ended is None else ended)[run.reason.value] += 1
+        reason = "Running" if run.width else run.reason.value
+        (waiting if run.ended is None else ended)[reason] += 1
     return {"asked": ended.total() + waiting.total(), "ended": dict(sorted(ended.items())), "waiting": dict(waiting)}
 
 
@@ -207,6 +218,34 @@ def _backfill(runs: Iterable[RunSeen]) -> View:
         "pastRoom": room,
         "sharePastRoom": round(room / count, 4),
     }
+
+
+def _preemptions(runs: Sequence[RunSeen], reasons: Counter[Reason]) -> View:
+    lost, used = (sum(getattr(run, kind) for run in runs) for kind in ("lost", "used"))
+    return {
+        "total": reasons.total(),
+        "byReason": {reason.value: count for reason, count in sorted(reasons.items(), key=_by_name)},
+        "runs": sum(run.cuts > 0 for run in runs),
+        "mostOfOneRun": max((run.cuts for run in runs), default=0),
+        "gpuHoursLost": round(lost / HOUR, 3),
+        "lostShare": round(lost / max(1, used), 4),
+    }
+
+
+def thrashing(told: View) -> str:
+    """What cuts cost where they cost much, in words; nothing where they do not."""
+    cuts = told["preemptions"]
+    if cuts["lostShare"] < THRASHING:
+        return ""
+    runs, most = cuts["runs"], cuts["mostOfOneRun"]
+    who = "1 run was" if runs == 1 else f"{runs:,} runs were"
+    again = "once" if most == 1 else f"{most:,} times" if runs == 1 else f"one of them {most:,} times"
+    drawn = Reason.RandomPreempt.value in cuts["byReason"]
+    advice = "; notice=never cuts no funded work, a longer minRuntime cuts less" if drawn else ""
+    return (
+        f"{cuts['lostShare']:.0%} of the GPU-hours used were lost to cuts: {who} cut, {again}, and whatever is cut begins anew, "
+        f"because traces tell of no checkpoints{advice}"
+    )
 
 
 def _by(runs: Iterable[RunSeen], kind: Callable[[RunSeen], str], names: Sequence[str]) -> dict[str, View]:

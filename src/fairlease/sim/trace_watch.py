@@ -26,7 +26,7 @@ class RunSeen:
     """One run's life in numbers; times are None until they come."""
 
     __slots__ = (
-        "asked", "backfilled", "cuts", "ended", "gpus", "last_started", "number", "owner", "passed_room", "pod", "reason",
+        "asked", "backfilled", "cuts", "ended", "gpus", "last_started", "lost", "number", "owner", "passed_room", "pod", "reason",
         "started", "used", "width",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class RunSeen:
         self.reason = Reason.Submitted
         self.width = 0
         self.used = 0
+        self.lost = 0
         self.cuts = 0
         self.backfilled = False
         self.passed_room = False
@@ -102,7 +103,7 @@ class Watch:
         self.waiting_gpus = 0
         self.waiting_runs_max = 0
         self.preemptions: Counter[Reason] = Counter()
-        self.lost = 0
+        self.cuts_since_end = 0
         self._line = Line()
         self._room = Line()
 
@@ -202,7 +203,8 @@ class Watch:
         seen.cuts += 1
         seen.reason = event.reason
         self.preemptions[event.reason] += 1
-        self.lost += seen.gpus * (at - seen.last_started)
+        self.cuts_since_end += 1
+        seen.lost += seen.gpus * (at - seen.last_started)
         self._wait(seen)
 
     def _ended(self, at: int, event: ev.RunEnded) -> None:
@@ -210,4 +212,5 @@ class Watch:
         if event.started_at is None or seen.reason is not Reason.Start:
             self._wait_no_longer(seen)
         seen.ended = at
+        self.cuts_since_end = 0
         seen.reason = event.reason

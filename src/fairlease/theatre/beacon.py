@@ -1,6 +1,7 @@
 """Beacon: a public value that nobody here could know beforehand, for the lottery's seed (SEMANTICS §7).
 
-It is read when a reservation is about to fall due: a file at that very moment, a command from some seconds before, beside the loop.
+It is read when a reservation is about to fall due, or somebody frees GPUs by hand: a file at that very moment, a command from some
+seconds before, beside the loop.
 What is used stands in the outcome's lottery. A beacon that cannot be read keeps no reservation from falling due: the draw is made
 without one, as the record then shows, and log and metric say why.
 """
@@ -13,15 +14,17 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
+from fairlease.engine.command import Resolve
 from fairlease.model.reservation import ReservationState
 from fairlease.theatre.hook import call
 from fairlease.theatre.login import base_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from structlog.typing import FilteringBoundLogger
 
+    from fairlease.engine.command import AnyCommand
     from fairlease.ledger.state import State
     from fairlease.theatre.metrics import Metrics
     from fairlease.theatre.settings import BeaconSource
@@ -56,9 +59,12 @@ class Beacon:
         self._heard: tuple[int, str] | None = None
         self._listening: asyncio.Task[None] | None = None
 
-    def value(self, at: int) -> str:
-        """What enters the draws of a tick at `at`: nothing, unless a reservation falls due in it."""
-        if self._source is None or (due := self._next_due()) is None or due > at:
+    def value(self, at: int, commands: Iterable[AnyCommand]) -> str:
+        """What enters the draws of a tick at `at`: nothing, unless a reservation falls due in it or GPUs are freed by hand."""
+        if self._source is None:
+            return ""
+        due = self._next_due()
+        if (due is None or due > at) and not any(isinstance(each, Resolve) for each in commands):
             return ""
         file = self._source.file
         if file is not None:
@@ -78,6 +84,13 @@ class Beacon:
         if due is not None and due <= self._now():
             await self._ask(command)
         self._listening = asyncio.create_task(self._listen(command))
+
+    def hear(self) -> asyncio.Task[None] | None:
+        """Begin to ask the command for a draw by hand, unless what it said will serve; None: nothing is to be waited for."""
+        command = () if self._source is None else self._source.command
+        if not command or (self._heard is not None and self._now() - self._heard[0] <= FRESH_MS - LEAD_MS):
+            return None
+        return asyncio.create_task(self._ask(command))
 
     def close(self) -> None:
         """Ask no more."""

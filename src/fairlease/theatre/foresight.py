@@ -37,11 +37,13 @@ class Foresight:
         self._scheduler = scheduler
 
     def of(self, asked: Asked, now: int) -> View:
-        """One run: when it starts, thought through as of now; what runs learns its odds of being cut."""
+        """One run: when it starts, thought through as of now; what runs learns its odds of being cut, what is over how it ended."""
         run = self._scheduler.state.runs.get(asked.run)
         if run is None:
             assert asked.ending is not None, "what does not live has ended"
-            return {"name": short(asked.run), "phase": asked.ending.ended.phase.value}
+            ended = asked.ending.ended
+            how = {"at": format_instant(asked.ending.at), "reason": ended.reason.value, "message": ended.message}
+            return {"name": short(asked.run), "owner": asked.spec.owner, "phase": ended.phase.value, "ended": how}
         engine = looking_ahead(self._scheduler, now)
         if run.phase is Phase.RUNNING:
             return self.told(run) | {"odds": odds_of_cuts(engine, run)}
