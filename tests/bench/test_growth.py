@@ -22,6 +22,7 @@ from bench.packing import full
 from bench.swap import filled
 from bench.synthetic import DOMAIN_NODES, asked, budget, cluster, request, run_key
 from msgspec.structs import replace
+from tests.engine import build
 
 from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR, MINUTE
@@ -180,6 +181,30 @@ def _replaced(scheduler: Scheduler) -> None:
     with scheduler.what_if(scheduler.state.at + 1, cmd.WorkEnded(run_key(0), 1, 0)) as decision:
         results = [each.result for each in decision.tries]
         assert results == [Reason.Start, Reason.ConcurrencyCapExceeded]
+
+
+@pytest.mark.parametrize("capped", [pytest.param(False, id="each for itself"), pytest.param(True, id="under one cap")])
+def test_envelopes_in_a_chain_cost_no_more_than_a_look_of_each_pod_at_each_of_them(capped: bool) -> None:
+    def work(links: int) -> int:
+        scheduler = chain(links, capped=capped)
+        return calls(lambda: _started(scheduler, asked(0, build.run("org", links))))
+
+    few, many = work(12), work(24)
+    assert many <= 2 * 2 * few, "twice as many pods, and twice as many envelopes"
+
+
+def chain(links: int, *, capped: bool) -> Scheduler:
+    """Envelopes of one GPU, each for two nodes: one that the envelope before it may pay for, too, and one for the next."""
+    nodes = [build.node(f"n{at}", labels={"even": f"{at // 2}", "odd": f"{(at + 1) // 2}"}) for at in range(links + 1)]
+    selectors = [{"odd": f"{(at + 1) // 2}"} if at % 2 else {"even": f"{at // 2}"} for at in range(links)]
+    envelopes = [build.envelope(f"e{at:02d}", 1, selector=selector) for at, selector in enumerate(selectors)]
+    caps = [build.cap("all", [each.name for each in envelopes], max_concurrency=links)] if capped else []
+    return build.World(*nodes, build.budget("org", *envelopes, aggregate_caps=tuple(caps))).scheduler
+
+
+def _started(scheduler: Scheduler, submission: cmd.Submit) -> None:
+    with scheduler.what_if(scheduler.state.at + 1, submission) as decision:
+        assert [each.result for each in decision.tries] == [Reason.Start]
 
 
 def test_a_run_costs_as_much_after_a_thousand_others_as_at_first() -> None:

@@ -29,7 +29,7 @@ def stopped(pool: Pool, need: Need, offers: list[Offer], purse_of: Callable[[], 
     if any(pods >= need.pods and fits_empty(pool, mask, need) for mask, pods in room):
         return None
     payment = Payment(purse, offers)
-    known = None if payment.entangled() else (need, room)
+    known = None if payment.entangled else (need, room)
     if known is not None and pool.ever_fits.get(known):
         return None
     found = _stopped(pool, need, payment, lambda: Payment(purse_of(), offers))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.capacity import Pool
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.budget import AggregateCap
     from fairlease.model.run import RunSpec
 
 PLENTY = 1 << 64
@@ -99,6 +100,17 @@ def lends_to(account: Account, borrower: str) -> bool:
     return not lending.to or any(fnmatchcase(borrower, pattern) for pattern in lending.to)
 
 
+class Tally:
+    """What all envelopes under an aggregate cap use and have spent, with what the plan at hand takes."""
+
+    __slots__ = ("cap", "spent", "used")
+
+    def __init__(self, cap: AggregateCap) -> None:
+        self.cap = cap
+        self.used = 0
+        self.spent = 0
+
+
 class Purse:
     """What one plan takes from whom. `room` says how many pods more, and what would stop the next one.
 
@@ -106,7 +118,19 @@ class Purse:
     waiting for others.
     """
 
-    __slots__ = ("free_ride", "idle", "lent", "may_borrow", "now", "per_gpu", "size", "state", "taken")
+    __slots__ = (
+        "_caps",
+        "_tallies",
+        "free_ride",
+        "idle",
+        "lent",
+        "may_borrow",
+        "now",
+        "per_gpu",
+        "size",
+        "state",
+        "taken",
+    )
 
     def __init__(self, state: State, run: RunState, now: int, *, idle: bool = False) -> None:
         self.state = state
@@ -117,6 +141,8 @@ class Purse:
         self.taken: dict[AccountId, int] = {}
         self.lent: dict[AccountId, int] = {}
         self.per_gpu: dict[AccountId, int] = {}
+        self._caps: dict[AccountId, list[Tally]] = {}
+        self._tallies: dict[AccountId, list[Tally]] = {}
         limit = run.spec.funding.max_borrow_gpus
         self.may_borrow = PLENTY
         if limit is not None:
@@ -133,8 +159,14 @@ class Purse:
         """Spend on `pods` more (or, negative, fewer) pods."""
         gpus = pods * self.size
         account = offer.account.id
+        planned = self._planned(account)
         self.taken[account] = self.taken.get(account, 0) + gpus
         self.per_gpu[account] = offer.per_gpu
+        if account in self._tallies:
+            planned = self._planned(account) - planned
+            for tally in self._tallies[account]:
+                tally.used += gpus
+                tally.spent += planned
         if offer.fund is Fund.BORROWED:
             self.lent[account] = self.lent.get(account, 0) + gpus
             self.may_borrow -= gpus
@@ -157,14 +189,49 @@ class Purse:
                 least, why = pods, reason
         return least, why
 
+    def own_room(self, offer: Offer) -> int:
+        """Whole pods that its own terms would still let it pay for, whatever it shares with others."""
+        if offer.refusal is not None:
+            return 0
+        return max(min((gpus for gpus, _ in self._own_bounds(offer)), default=PLENTY) // self.size, 0)
+
     def _bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
         """GPUs left by each question, in the order of asking."""
+        if offer.fund is Fund.BORROWED:
+            yield self.may_borrow, Reason.BorrowLimit
+        yield from self._own_bounds(offer)
+        for tally in self._over(offer.account):
+            cap = tally.cap
+            if cap.max_concurrency is not None and not self.free_ride:
+                yield cap.max_concurrency - tally.used, Reason.AggregateCapExceeded
+            if cap.max_gpu_hours is not None:
+                yield self._affordable(cap.max_gpu_hours - tally.spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
+
+    def _over(self, account: Account) -> list[Tally]:
+        """The caps over an envelope; their members are added up once, and what is taken from one of them counts at once."""
+        if account.id not in self._caps:
+            known = {tally.cap.name: tally for tally in self._tallies.get(account.id, ())}
+            caps = self.state.caps_over(account)
+            self._caps[account.id] = [known.get(cap.name) or self._add_up(cap, Key(account.id[0])) for cap in caps]
+        return self._caps[account.id]
+
+    def _add_up(self, cap: AggregateCap, budget: Key) -> Tally:
+        members = [self.state.account(budget, name) for name in cap.envelopes]
+        tally = Tally(cap)
+        for member in members:
+            tally.used += self._used(member) + self.taken.get(member.id, 0)
+            if cap.max_gpu_hours is not None:
+                tally.spent += self._spent(member) + self._planned(member.id)
+            self._tallies.setdefault(member.id, []).append(tally)
+        return tally
+
+    def _own_bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
+        """GPUs left by the questions that concern one envelope alone."""
         account = offer.account
         envelope = account.envelope
         assert envelope is not None, "an envelope that is asked exists"
         taken = self.taken.get(account.id, 0)
         if offer.fund is Fund.BORROWED:
-            yield self.may_borrow, Reason.BorrowLimit
             lending, lent = envelope.lending, self.lent.get(account.id, 0)
             if lending.max_concurrency is not None and not self.free_ride:
                 used = 0 if self.idle else account.lent_used
@@ -178,15 +245,6 @@ class Purse:
         if envelope.max_gpu_hours is not None:
             left = envelope.max_gpu_hours - self._spent(account)
             yield self._affordable(left, taken, offer.per_gpu), Reason.IntegralCapExceeded
-        budget = Key(account.id[0])
-        for cap in self.state.caps_over(account):
-            members = [self.state.account(budget, name) for name in cap.envelopes]
-            if cap.max_concurrency is not None and not self.free_ride:
-                used = sum(self._used(member) + self.taken.get(member.id, 0) for member in members)
-                yield cap.max_concurrency - used, Reason.AggregateCapExceeded
-            if cap.max_gpu_hours is not None:
-                spent = sum(self._spent(member) + self._planned(member) for member in members)
-                yield self._affordable(cap.max_gpu_hours - spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
 
     @property
     def _quantum(self) -> int:
@@ -198,8 +256,8 @@ class Purse:
     def _spent(self, account: Account) -> int:
         return account.consumed(self.now) + (0 if self.idle else account.committed(self.now, self._quantum))
 
-    def _planned(self, account: Account) -> int:
-        return self.taken.get(account.id, 0) * self.per_gpu.get(account.id, 0)
+    def _planned(self, account: AccountId) -> int:
+        return self.taken.get(account, 0) * self.per_gpu.get(account, 0)
 
     @staticmethod
     def _affordable(left: int, taken: int, per_gpu: int) -> int:
@@ -215,6 +273,7 @@ class Purse:
     def restore(self, saved: tuple[dict[AccountId, int], dict[AccountId, int], int]) -> None:
         """Go back."""
         self.taken, self.lent, self.may_borrow = dict(saved[0]), dict(saved[1]), saved[2]
+        self._caps, self._tallies = {}, {}
 
 
 def spend(purse: Purse, asked: list[Offer], pods: int) -> tuple[list[tuple[Offer, int]], list[Reason]]:

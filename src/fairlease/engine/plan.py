@@ -326,7 +326,9 @@ class Planner:
         levels = list(_levels(usable))
         packer = self._packer(levels[-1][1], need)
         for batch in _batches(need):
-            if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in levels):
+            pods, most = sum(active + spares for _, (active, spares) in batch), payment.at_most()
+            rich = (level for level in levels if most[level[0]] >= pods)
+            if not any(self._settle_batch(packer, payment, batch, count, reach) for count, reach in rich):
                 return None
         return Plan(width, packer.spots, payment.payers(packer.spots), self.passage)
 
@@ -353,8 +355,9 @@ class Planner:
             saved, length = payment.save(), len(packer.spots)
             if packer.seat_paid(domain, batch, lambda node: payment.pay(node, count)):
                 return True
-            payment.restore(saved)
-            packer.drop(length)
+            if len(packer.spots) > length:
+                payment.restore(saved)
+                packer.drop(length)
         return False
 
 
