@@ -28,12 +28,13 @@ def test_a_random_film_breaks_no_claim(seed: int) -> None:
     assert report.steps == STEPS
 
 
-@pytest.mark.parametrize("seed", [179, 2043, 2942, 5429, 9868, 21836, 90070, 102459])
+@pytest.mark.parametrize("seed", [179, 2043, 2942, 5429, 6682, 9868, 21836, 90070, 102459])
 def test_a_film_that_once_broke_a_claim_breaks_none(seed: int) -> None:
     """Money lost at the head of a line; a group that grows again at once; a drill after a change of width; a late deadline.
 
     Money that would be enough if nobody else had any (2043); a P10 behind its P50, of a wait of seconds (90070, when asked there).
     A date that was kept for money of a window whose nodes could never hold the run (102459).
+    An envelope that is asked twice, near and far, and was taken for two (6682).
     """
     assert not run_random(seed, 25).violations
 

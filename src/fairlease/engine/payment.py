@@ -244,9 +244,9 @@ class Payment:
         return rivals
 
     def _share_a_bound(self, one: int, other: int) -> bool:
-        """Whether what one payer pays can leave less for the other: an aggregate cap, or the run's borrow limit."""
+        """Whether what one payer pays can leave less for the other: one envelope, an aggregate cap, or the run's borrow limit."""
         first, second = self.offers[one], self.offers[other]
-        if first.fund is Fund.BORROWED and second.fund is Fund.BORROWED:
+        if first.account.id == second.account.id or (first.fund is Fund.BORROWED and second.fund is Fund.BORROWED):
             return True
         (budget, _), (home, name) = first.account.id, second.account.id
         return budget == home and any(name in cap.envelopes for cap in self.purse.state.caps_over(first.account))
@@ -254,7 +254,8 @@ class Payment:
     @cached_property
     def entangled(self) -> bool:
         """Whether payers share bounds, so that moving one pod can help or hinder several."""
-        return any(offer.fund is Fund.BORROWED or self.purse.state.caps_over(offer.account) for offer in self.offers)
+        shared = any(offer.fund is Fund.BORROWED or self.purse.state.caps_over(offer.account) for offer in self.offers)
+        return shared or any(len(twins) > 1 for twins in self._twins)
 
     def _has_room(self, payer: int) -> bool:
         solvent = self._solvent[payer]
