@@ -149,9 +149,12 @@ def test_pods_that_were_deleted_by_halves_are_made_again_for_a_run_that_lives(cl
     uids = {each: team.pods()[each]["metadata"]["uid"] for each in in_line(team, "halved")}
     for each in uids:
         half_deleted(team, each)
-    eventually(
-        lambda: all(name in team.pods() and team.pods()[name]["metadata"]["uid"] != uid for name, uid in uids.items())
-    )
+
+    def made_again() -> bool:
+        pods = team.pods()
+        return all(name in pods and pods[name]["metadata"]["uid"] != uid for name, uid in uids.items())
+
+    eventually(made_again)
     for name in [name for name in team.pods() if name.startswith("slow")]:
         team.api.ask("DELETE", f"/api/v1/namespaces/{team.namespace}/pods/{name}", {"gracePeriodSeconds": 0})
     team.reaches("halved", "Running")

@@ -85,14 +85,14 @@ class Planner:
     def _paid(self, pods: int, *, idle: bool = False) -> tuple[int, list[Reason]]:
         shares, stops = cover.spend(self._purse(idle=idle), self.offers, pods)
         paid = sum(count for _, count in shares)
-        if paid < pods and self._entangled():
+        if paid < pods and self._under_several_caps():
             paid = Payment(self._purse(idle=idle), self.offers).pay_anywhere(shares, pods)
         return paid, stops
 
     def _purse(self, *, idle: bool = False) -> cover.Purse:
         return cover.Purse(self.state, self.run, self.now, idle=idle)
 
-    def _entangled(self) -> bool:
+    def _under_several_caps(self) -> bool:
         """Whether an envelope lies under several caps: then who pays first decides how much can be paid in all."""
         return any(len(self.state.caps_over(offer.account)) > 1 for offer in self.offers)
 
@@ -284,7 +284,7 @@ class Planner:
         first = usable[:count]
         if all(offer.mask == reach for offer in first):
             plan = self._level(width, need, reach, first)
-            if plan is not None or (count == len(usable) and not self._entangled()):
+            if plan is not None or (count == len(usable) and not self._under_several_caps()):
                 return plan
         if not self._packer(self.reach(), need).place(need):
             return None

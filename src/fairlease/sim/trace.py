@@ -60,7 +60,7 @@ class Trace(NamedTuple):
         """When the first of its jobs but for a hundredth was asked for.
 
         Records often begin with old jobs that had survived until then. Philly's first 71 fill 20 of its 109 days: a mean over all
-        would hide that its next two weeks ask for three times as much.
+        would hide that the two weeks behind them ask for two and a half times as much.
         """
         return self.jobs[len(self.jobs) // 100].asked
 
