@@ -28,8 +28,7 @@ def test_a_controller_killed_in_the_middle_of_a_gang_leaves_nothing_half_made(
     mind.start()
     status = team.reaches("gang", "Running")
     assert status["attempt"] == 1
-    assert len(team.bound()) == 64
-    eventually(lambda: len(team.leases()) == 64)
+    assert len(team.bound()) == len(team.leases()) == 64
     team.api.delete(path("Run", team.namespace, "gang"))
     eventually(team.closures)
     mind.kill()

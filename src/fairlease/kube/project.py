@@ -196,7 +196,7 @@ class Projector:
         told = not self.writer.busy(Part(name, RESERVATIONS_PART)) and self.writer.asked == asked
         if seen is None:
             self._scribe.forget(Target(RUNS.plural, name))
-        elif not self.writer.busy(Part(name, STATUS_PART)) and not self.writer.busy(Part(name, PODS_PART)):
+        elif not any(self.writer.busy(Part(name, what)) for what in (STATUS_PART, PODS_PART, LEASES_PART)):
             asked = self.writer.asked
             self._status(name, run, seen, now)
             told = told and (run is not None or self.writer.asked == asked)
