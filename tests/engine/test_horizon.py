@@ -12,6 +12,7 @@ from fairlease.engine.decide import Engine
 from fairlease.engine.outlook import Outlook, Terms, first_fit
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner, least_width
+from fairlease.engine.round import room_for
 from fairlease.ledger import event as ev
 from fairlease.ledger.live import RunState
 from fairlease.model.config import Config
@@ -50,7 +51,7 @@ def agrees(world: World) -> None:
         for guess in (False, True):
             assert fit(engine, waiting, guess=guess, fresh=False) == fit(engine, waiting, guess=guess, fresh=True)
         shape = engine.state.queue.shapes[waiting.shape]
-        if not engine._room_for(shape, waiting.order):  # what is not tried leaves no trace
+        if not room_for(engine, shape, waiting.order):  # what is not tried leaves no trace
             planner = Planner(engine.state, engine.family, waiting, world.now)
             assert planner.widest() is None, f"{waiting.key} was not tried, and would have started"
 
@@ -58,8 +59,8 @@ def agrees(world: World) -> None:
 def fit(engine: Engine, waiting: RunState, *, guess: bool, fresh: bool) -> object:
     state, spec = engine.state, waiting.spec
     pool = state.capacity.pools[spec.resources.gpu_type]
-    outlook = Outlook(state, waiting, engine.now, Terms(None, guess), None if fresh else engine.horizon)
-    return first_fit(pool, pool.mask, need_of(spec, least_width(spec)), outlook)
+    outlook = Outlook(state, waiting, engine.now, pool.mask, Terms(None, guess), None if fresh else engine.horizon)
+    return first_fit(pool, need_of(spec, least_width(spec)), outlook)
 
 
 @pytest.mark.parametrize("seed", range(6))

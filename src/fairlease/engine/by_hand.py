@@ -59,8 +59,7 @@ class Ground(Seats):
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        here = node.domain is not None and node.domain.pool is self.pool
-        return here and node.bit & self.mask != 0 and works(node.barred)
+        return works(node.barred) and self.hopeful(node)
 
 
 class Empty(Ground):

@@ -9,7 +9,7 @@ questions, the first in order among equals.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.family import Entry, Family
 from fairlease.model.lease import Fund
@@ -18,7 +18,7 @@ from fairlease.model.run import LocationPolicy
 from fairlease.reason import COVER_CAUSES, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from fairlease.ledger.account import Account, AccountId
     from fairlease.ledger.capacity import Pool
@@ -100,6 +100,25 @@ def lends_to(account: Account, borrower: str) -> bool:
     return not lending.to or any(fnmatchcase(borrower, pattern) for pattern in lending.to)
 
 
+class Withheld(NamedTuple):
+    """What an envelope had promised at a time: GPUs in use, lent ones among them, and the worst case of both in GPU-time."""
+
+    used: int
+    lent: int
+    committed: int
+    lent_committed: int
+
+    @classmethod
+    def of(cls, account: Account, now: int, quantum: int) -> Withheld:
+        """As it stands now."""
+        return cls(
+            account.used, account.lent_used, account.committed(now, quantum), account.lent_committed(now, quantum)
+        )
+
+
+NOTHING = Withheld(0, 0, 0, 0)
+
+
 class Tally:
     """What all envelopes under an aggregate cap use and have spent, with what the plan at hand takes."""
 
@@ -115,7 +134,8 @@ class Purse:
     """What one plan takes from whom. `room` says how many pods more, and what would stop the next one.
 
     `idle`: as if nothing else ran, save what the run itself holds. What such a purse does not pay for, nobody pays for by
-    waiting for others.
+    waiting for others. `withheld`: what envelopes have promised at least, whoever is gone by now: a claim is paid with the money
+    that there was before others gave way to it.
     """
 
     __slots__ = (
@@ -130,10 +150,20 @@ class Purse:
         "size",
         "state",
         "taken",
+        "withheld",
     )
 
-    def __init__(self, state: State, run: RunState, now: int, *, idle: bool = False) -> None:
+    def __init__(
+        self,
+        state: State,
+        run: RunState,
+        now: int,
+        *,
+        idle: bool = False,
+        withheld: Mapping[AccountId, Withheld] | None = None,
+    ) -> None:
         self.state = state
+        self.withheld = withheld or {}
         self.now = now
         self.idle = idle
         self.size = run.spec.pod_gpus
@@ -234,10 +264,10 @@ class Purse:
         if offer.fund is Fund.BORROWED:
             lending, lent = envelope.lending, self.lent.get(account.id, 0)
             if lending.max_concurrency is not None and not self.free_ride:
-                used = 0 if self.idle else account.lent_used
+                used = 0 if self.idle else max(account.lent_used, self._promised(account).lent)
                 yield lending.max_concurrency - used - lent, Reason.LendingCapExceeded
             if lending.max_gpu_hours is not None:
-                promised = 0 if self.idle else account.lent_committed(self.now, self._quantum)
+                promised = 0 if self.idle else self._lent_committed(account)
                 left = lending.max_gpu_hours - account.lent_consumed(self.now) - promised
                 yield self._affordable(left, lent, offer.per_gpu), Reason.LendingCapExceeded
         if not self.free_ride:
@@ -250,11 +280,20 @@ class Purse:
     def _quantum(self) -> int:
         return self.state.config.commit_quantum
 
+    def _promised(self, account: Account) -> Withheld:
+        return self.withheld.get(account.id, NOTHING)
+
     def _used(self, account: Account) -> int:
-        return 0 if self.idle else account.used
+        return 0 if self.idle else max(account.used, self._promised(account).used)
+
+    def _lent_committed(self, account: Account) -> int:
+        return max(account.lent_committed(self.now, self._quantum), self._promised(account).lent_committed)
 
     def _spent(self, account: Account) -> int:
-        return account.consumed(self.now) + (0 if self.idle else account.committed(self.now, self._quantum))
+        if self.idle:
+            return account.consumed(self.now)
+        committed = max(account.committed(self.now, self._quantum), self._promised(account).committed)
+        return account.consumed(self.now) + committed
 
     def _planned(self, account: AccountId) -> int:
         return self.taken.get(account, 0) * self.per_gpu.get(account, 0)

@@ -16,7 +16,6 @@ I/O: the caller hands in `now`, appends what comes out, and keeps or undoes it.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import drill, forecast, grow, lifecycle, opportune, reserve, sooner, standing, swap
@@ -24,40 +23,21 @@ from fairlease.engine.bind import bind
 from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
 from fairlease.engine.family import Family
 from fairlease.engine.horizon import Horizon
-from fairlease.engine.pack import could_fit, need_of
-from fairlease.engine.passage import opening
-from fairlease.engine.plan import Planner, least_width, widths
+from fairlease.engine.plan import Planner, widths
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.resolve import resolve
+from fairlease.engine.round import Round, Try, Woken, promote
 from fairlease.ledger import event as ev
-from fairlease.ledger.live import Shape, least_limit
 from fairlease.ledger.timers import Due
 from fairlease.model.record import Key
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from sortedcontainers import SortedDict
-
     from fairlease.engine.resolve import Resolution
     from fairlease.ledger.account import Account
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
-
-
-FIRST, EXACT = -1, -2
-"""Whom to try of a shape, where no line says it: whoever asked first, or the very run whose reservation is due."""
-
-
-class Try(NamedTuple):
-    """One attempt at starting waiting runs: what came of it, and for how many of one shape it holds."""
-
-    run: Key
-    result: Reason
-    runs: int
-    tally: dict[str, int]
 
 
 class Decision(NamedTuple):
@@ -66,18 +46,6 @@ class Decision(NamedTuple):
     events: tuple[ev.AnyEvent, ...]
     answers: tuple[Refusal | None, ...]
     tries: tuple[Try, ...]
-
-
-class Woken(NamedTuple):
-    """What to try again: shapes in any case, lines while there is room for their footprint, and the very runs in `due`.
-
-    Those are the runs whose reservations fell due, or lost a node.
-    """
-
-    shapes: list[Shape]
-    lines: list[SortedDict[int, Shape]]
-    arrived: dict[bytes, list[RunState]]
-    due: list[RunState]
 
 
 class Engine:
@@ -205,13 +173,11 @@ class Engine:
                 continue
             self.notice.take(self)
             sooner.lead(self)
-            woken = self._woken()
-            if woken.shapes or woken.lines or woken.due:
-                self._try_in_order(woken)
+            Round(self, self._woken()).go()
             if not state.dirty and state.dirty.shaken:
                 sooner.follow(self)
             if not state.dirty and state.standings.far and not self.rehearses:
-                reserve.promote(self)
+                promote(self)
             if not state.dirty:
                 grow.settle(self)
             if not state.dirty and not state.dirty.shaken:
@@ -290,51 +256,7 @@ class Engine:
         lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
         return Woken(list(found.values()), lines, dirty.arrived, due)
 
-    def _room_for(self, shape: Shape, order: int) -> bool:
-        """Whether anybody in a line, from this place on, could find room; where others would give way, only a try can tell."""
-        spec, state = shape.sample, self.state
-        if state.hosts if spec.opportunistic else state.opportunistic or state.overdrawn:
-            return True
-        pool = state.capacity.pools.get(spec.resources.gpu_type)
-        if pool is None:
-            return True
-        least = least_limit(spec)
-        way = opening(state, pool, order, None if least is None else self.now + least, free=spec.opportunistic)
-        return could_fit(pool, need_of(spec, least_width(spec)), way)
-
-    def _try_in_order(self, woken: Woken) -> None:
-        """Try runs in order of asking. What the first of a shape is refused, all are; a line ends where there is no room left."""
-        shapes, lines, refused = self.state.queue.shapes, woken.lines, set[bytes]()
-        heap = [(shape.orders[0], shape.key, FIRST) for shape in woken.shapes]
-        for number, line in enumerate(lines):
-            order, shape = line.peekitem(0)
-            heap.append((order, shape.key, number))
-        heap += [(run.order, run.shape, EXACT) for run in woken.due]
-        heapify(heap)
-        while heap:
-            order, key, number = heappop(heap)
-            shape = shapes.get(key)
-            if shape is not None and order in shape.runs and (key not in refused or number == EXACT):
-                if number >= 0 and not self._room_for(shape, order):
-                    continue
-                refusal = self._start(shape.runs[order])
-                if refusal is not None:
-                    refused.add(key)
-                    self.defer(shape, refusal, woken.arrived.get(key, []))
-                elif number == FIRST and key in shapes:
-                    heappush(heap, (shape.orders[0], key, FIRST))
-            elif (
-                number == FIRST and shape is not None and key not in refused
-            ):  # Who was first has started all the same.
-                heappush(heap, (shape.orders[0], key, FIRST))
-            if number >= 0:
-                line = lines[number]
-                after = line.bisect_right(order)
-                if after < len(line):
-                    place, following = line.peekitem(after)
-                    heappush(heap, (place, following.key, number))
-
-    def _start(self, run: RunState) -> Refusal | None:
+    def start(self, run: RunState) -> Refusal | None:
         """Cover, pack and bind, or say why not. Too late is too late, even where the timer that says so comes after us."""
         latest = run.spec.runtime.latest_start
         if latest is not None and latest < self.now and run.attempt == 1:
@@ -350,6 +272,10 @@ class Engine:
             resolution = self._resolve(run, 0 if plan is None else plan.width)
             if resolution is not None:
                 lifecycle.cut(self, resolution)
+                if (
+                    self.state.overdrawn
+                ):  # The money of those who gave way covers others again, who are not to be cut next.
+                    self._restand()
                 plan = Planner(self.state, self.family, run, self.now).widest(resolution.pods_max)
                 assert plan is not None, "nobody is cut before it is verified that the claim then starts"
         opened = None if plan is None else bind(run, plan, Reason.Start)
@@ -382,47 +308,6 @@ class Engine:
         if refusal.reason is Reason.NoRoom and not run.spec.opportunistic and reserve.await_room(self, run, planner):
             return Refusal(Reason.Reserved, refusal.message, refusal.tally)
         return refusal
-
-    def defer(self, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> None:
-        """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told."""
-        first = shape.runs[shape.orders[0]]
-        self.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
-        orders = shape.orders
-        if shape.reason is refusal.reason:
-            came = {run.order for run in arrived + self.state.dirty.arrived.get(shape.key, [])}
-            orders = sorted(came & shape.runs.keys())
-        told = tuple(shape.runs[order].key for order in orders if shape.runs[order].reason is not refusal.reason)
-        if told:
-            self.emit(ev.RunDeferred(runs=told, reason=refusal.reason, message=refusal.message, tally=refusal.tally))
-        elif shape.reason is not refusal.reason:
-            self.emit(
-                ev.RunDeferred(runs=(first.key,), reason=refusal.reason, message=refusal.message, tally=refusal.tally)
-            )
-        if not (shape.sample.opportunistic or self.rehearses):
-            for order in sorted({*orders, *self._concerned(shape, refusal)}):
-                if order in shape.runs:
-                    self._reserve(shape.runs[order], refusal)
-
-    def _concerned(self, shape: Shape, refusal: Refusal) -> Iterable[int]:
-        """Whose reservations a refusal may change, of all in a shape: those that hold something, where it is money that lacks."""
-        standings = self.state.standings
-        if refusal.reason is Reason.Reserved:  # Money is back for those who had none.
-            blocked = standings.blocked.get(shape.sample.resources.gpu_type, ())
-            return [order for order in blocked if order in shape.runs]
-        if refusal.reason is Reason.NeverFits or Reason.WindowClosed.value in refusal.tally:
-            return shape.runs  # Another window may be what they wait for now, or none.
-        return standings.alike.get(shape.key, ())
-
-    def _reserve(self, run: RunState, refusal: Refusal) -> None:
-        """What the reason for waiting means for the reservation of a run that was not tried itself."""
-        reason, closed = refusal.reason, Reason.WindowClosed.value in refusal.tally
-        if reason is Reason.Reserved:
-            if run.hold is None or not run.hold.holds:
-                reserve.await_room(self, run, Planner(self.state, self.family, run, self.now))
-        elif reason is Reason.NeverFits:
-            reserve.settle(self, run, ReservationState.FAILED, reason, reason.remedy)
-        elif run.hold is not None or closed:
-            reserve.await_money(self, run, reason, closed=closed)
 
 
 def _node_of(command: FailNode | RemoveNode | SetNode) -> str:

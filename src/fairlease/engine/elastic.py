@@ -3,50 +3,88 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.model.lease import Fund
+from fairlease.model.lease import Fund, Lease
 
 if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.model.run import Malleable
 
+Helps = Callable[[Lease], bool]
+"""Whether a claim could use the GPUs of a lease."""
+
 ODD_MAX = 4
 """Groups that are not full: there is one at most, the last, unless somebody's labels were changed under them."""
 
 
-def steps(run: RunState, gone: frozenset[int] = frozenset()) -> list[frozenset[int]]:
+class Offers(NamedTuple):
+    """What a malleable run has left: the width of each group, the order in which they go, which help, and how many GPUs can go."""
+
+    widths: dict[int, int]
+    order: list[int]
+    helpful: set[int]
+    borrowed: set[int]
+    most: int
+    step: int
+
+    @classmethod
+    def of(cls, run: RunState, helps: Helps, gone: frozenset[int]) -> Offers:
+        """Without the groups that are `gone`. Borrowed-funded groups go first, then the highest index."""
+        elastic = run.spec.malleable
+        assert elastic is not None, "a rigid run has no width to give"
+        widths: dict[int, int] = {}
+        borrowed, helpful = set[int](), set[int]()
+        for lease in run.leases.values():
+            if lease.rank >= 0 and lease.group not in gone:
+                widths[lease.group] = widths.get(lease.group, 0) + lease.gpus
+                if lease.payer.fund is Fund.BORROWED:
+                    borrowed.add(lease.group)
+                if lease.group not in helpful and helps(lease):
+                    helpful.add(lease.group)
+        order = sorted(widths, key=lambda group: (group not in borrowed, -group))
+        return cls(widths, order, helpful, borrowed, sum(widths.values()) - elastic.min_total_gpus, elastic.step_gpus)
+
+    def gain(self) -> int:
+        """GPUs that help, at the most."""
+        return min(self.most, sum(self.widths[group] for group in self.helpful))
+
+    def next(self, order: list[int], most: int, going: frozenset[int] = frozenset()) -> frozenset[int] | None:
+        """These groups, or the first that helps, and more out of `order` until the width is on the grid.
+
+        None where that would be more than `most` GPUs. The width is on the grid where what could still go is whole steps.
+        """
+        if not going:
+            going = frozenset([group for group in order if group in self.helpful and self.widths[group] <= most][:1])
+        most -= sum(self.widths[group] for group in going)
+        if not going or most < 0:
+            return None
+        for group in order:
+            if most % self.step == 0:
+                break
+            if group not in going and self.widths[group] <= most:
+                going |= {group}
+                most -= self.widths[group]
+        return going if most % self.step == 0 else None
+
+
+def steps(run: RunState, helps: Helps, gone: frozenset[int] = frozenset()) -> list[frozenset[int]]:
     """The groups a malleable run can give up when `gone` went before, in order, each entry ending on its grid (SEMANTICS §7).
 
-    Borrowed-funded groups first, then the highest index; what is left of a step is filled up by the same order.
+    Groups that do not help are passed over, save where a step is filled up with them.
     """
-    elastic = run.spec.malleable
-    if elastic is None:
+    if run.spec.malleable is None:
         return []
-    widths: dict[int, int] = {}
-    borrowed: set[int] = set()
-    for lease in run.leases.values():
-        if lease.rank >= 0 and lease.group not in gone:
-            widths[lease.group] = widths.get(lease.group, 0) + lease.gpus
-            if lease.payer.fund is Fund.BORROWED:
-                borrowed.add(lease.group)
-    left = sum(widths.values())
-    order = sorted(widths, key=lambda group: (group not in borrowed, -group))
+    offers = Offers.of(run, helps, gone)
+    order, most = offers.order, offers.most
     found: list[frozenset[int]] = []
-    while True:
-        going, width = frozenset[int](), left
-        for group in order:
-            if width - widths[group] < elastic.min_total_gpus:
-                continue
-            going |= {group}
-            width -= widths[group]
-            if (width - elastic.min_total_gpus) % elastic.step_gpus == 0:
-                break
-        else:
-            return found
+    while (going := offers.next(order, most)) is not None:
         found.append(going)
-        left, order = width, [group for group in order if group not in going]
+        order = [group for group in order if group not in going]
+        most -= sum(offers.widths[group] for group in going)
+    return found
 
 
 def shed(run: RunState, group: int, gone: frozenset[int] = frozenset()) -> frozenset[int] | None:

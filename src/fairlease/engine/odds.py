@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
+from fairlease.engine.bench import Bench
 from fairlease.engine.due_date import due_date
 from fairlease.engine.plan import Planner
-from fairlease.engine.resolve import Bench, in_order
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls
 from fairlease.engine.victims import whole
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairlease.engine.decide import Engine
-    from fairlease.engine.seats import Taken
     from fairlease.ledger.live import RunState
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
@@ -62,12 +61,8 @@ def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
     if planner.pool is None:
         return None
     seats = Seats(engine.state, planner.pool, planner.reach(), planner.least, planner.way)
-    bench = Bench(engine.state, seats)
-    for victim in in_order(claim, bench):
-        if seats.fits():
-            break
-        bench.take(victim)
-    if seats.fits():
+    bench = Bench(engine.state, claim, seats)
+    if bench.without_draw():
         counted = _Counted(engine, bench, 1)
         counted.leaf(1.0)
         return Odds(when, counted.chances, 0) if bench.taken else None
@@ -100,14 +95,6 @@ def _by_owner(tokens: Iterable[Token]) -> dict[str, tuple[Token, ...]]:
     return found
 
 
-class _Saved(NamedTuple):
-    """Seats and bench before a draw."""
-
-    seats: Taken
-    taken: int
-    gone: frozenset[tuple[str, str]]
-
-
 class _Counted:
     """Chances, as orders of draws are thought through; what is taken in one is put back before the next."""
 
@@ -117,46 +104,36 @@ class _Counted:
         self.orders_max = orders_max
         self.bench = bench
         self._runs = engine.state.runs
-        self._first = self._save()
+        self._first = bench.save()
 
     def walk(self, probability: float, left: dict[str, tuple[Token, ...]]) -> None:
         """Every way in which the draws may go on."""
-        if self.bench.seats.fits():
+        if self.bench.serves():
             self.leaf(probability)
             return
-        saved = self._save()
+        saved = self.bench.save()
         for owner, tokens in left.items():
             for token in tokens:
                 rest = tuple(each for each in tokens if each is not token)
                 others = {**left, owner: rest} if rest else {name: each for name, each in left.items() if name != owner}
                 self.bench.take(whole(self._runs[token.run], Reason.RandomPreempt))
                 self.walk(probability / len(left) / len(tokens), others)
-                self._restore(saved)
+                self.bench.restore(saved)
 
     def draw(self, tokens: Iterable[Token], probability: float) -> None:
         """One lottery."""
         for token in tokens:
             self.bench.take(whole(self._runs[token.run], Reason.RandomPreempt))
-            if self.bench.seats.fits():
+            if self.bench.serves():
                 self.leaf(probability)
                 break
-        self._restore(self._first)
+        self.bench.restore(self._first)
 
     def leaf(self, probability: float) -> None:
         """The claim is served: count who really goes."""
         self.orders += 1
         if self.orders > self.orders_max:
-            self._restore(self._first)
+            self.bench.restore(self._first)
             raise TooMany
         for run in {victim.run for victim in self.bench.give_back()}:
             self.chances[run] = self.chances.get(run, 0.0) + probability
-
-    def _save(self) -> _Saved:
-        bench = self.bench
-        return _Saved(bench.seats.save(), len(bench.taken), frozenset(bench.gone))
-
-    def _restore(self, saved: _Saved) -> None:
-        bench = self.bench
-        bench.seats.restore(saved.seats)
-        bench.gone = set(saved.gone)
-        del bench.taken[saved.taken :]

@@ -70,7 +70,10 @@ class Terms(NamedTuple):
 class Outlook:
     """What one claim sees of a pool, on the nodes of `mask`."""
 
-    def __init__(self, state: State, claim: RunState, now: int, terms: Terms, horizon: Horizon | None = None) -> None:
+    def __init__(
+        self, state: State, claim: RunState, now: int, mask: int, terms: Terms, horizon: Horizon | None = None
+    ) -> None:
+        self.mask = mask
         self.horizon = horizon if terms.cut_at is None and not state.overdrawn else None
         self.state = state
         self.claim = claim
@@ -81,8 +84,9 @@ class Outlook:
         self._leases: dict[tuple[str, Role, int, int], Ready] = {}
         self._afters: dict[str, Ready] = {}
 
-    def pods(self, domain: Domain, mask: int, size: int) -> list[Pod]:
+    def pods(self, domain: Domain, size: int) -> list[Pod]:
         """Room for pods of `size` GPUs in a domain, the earliest first."""
+        mask = self.mask
         if self.horizon is None:
             own, found = set(domain.nodes.values()), []
         else:
@@ -175,9 +179,13 @@ class Outlook:
         found = self._runs.get(run.key)
         if found is None:
             assert run.started_at is not None, "what holds leases has started"
-            elastic = frozenset(group for step in steps(run) for group in step)
+            elastic = frozenset(group for step in steps(run, self._reaches) for group in step)
             found = self._runs[run.key] = (self._end(run, run.started_at), elastic)
         return found
+
+    def _reaches(self, lease: Lease) -> bool:
+        """Whether a lease lies where the claim may lie."""
+        return self.state.capacity.nodes[lease.node].bit & self.mask != 0
 
     def _end(self, run: RunState, start: int) -> Ready:
         options = [(NEVER, GUESSED)]
@@ -215,17 +223,17 @@ class Outlook:
 class Between(Outlook):
     """What a claim sees that surely ends: liens that begin late enough are no hindrance to who is out of their way by then."""
 
-    def __init__(self, state: State, claim: RunState, now: int, limit: int) -> None:
-        super().__init__(state, claim, now, Terms(None, guess=False))
+    def __init__(self, state: State, claim: RunState, now: int, mask: int, cut_at: int | None, limit: int) -> None:
+        super().__init__(state, claim, now, mask, Terms(cut_at, guess=False))
         self._limit = limit
 
     def _after(self, other: RunState) -> Ready:
         assert other.hold is not None, "a lien belongs to a reservation in force"
         return (EVER, FREE) if other.hold.earliest_start >= self.now + self._limit else super()._after(other)
 
-    def first_fit(self, pool: Pool, mask: int, need: Need) -> Fit | None:
+    def first_fit(self, pool: Pool, need: Need) -> Fit | None:
         """When and where it would fit first and be over in time; None where that cannot be told from the first place it finds."""
-        fit = first_fit(pool, mask, need, self)
+        fit = first_fit(pool, need, self)
         if fit is None or fit.when <= self.now:
             return None
         holds = (
@@ -243,7 +251,7 @@ class Fit(NamedTuple):
     pods: list[Pod]
 
 
-def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None:
+def first_fit(pool: Pool, need: Need, outlook: Outlook) -> Fit | None:
     """When and where it would fit first; None where it would not at any time.
 
     Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough: the
@@ -255,9 +263,9 @@ def first_fit(pool: Pool, mask: int, need: Need, outlook: Outlook) -> Fit | None
     for domain in sorted(
         pool.domains.values(), key=lambda each: (each.liened > 0, *_hole(each.free, group), each.order)
     ):
-        if not domain.mask & mask:
+        if not domain.mask & outlook.mask:
             continue
-        pods = outlook.pods(domain, mask, need.size)
+        pods = outlook.pods(domain, need.size)
         if pods:
             by_domain.append(pods)
             if soonest is not None and _suffices(by_domain, need, soonest):

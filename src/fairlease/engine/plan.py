@@ -19,10 +19,11 @@ from fairlease.engine.search import Search
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from fairlease.engine.cover import Offer
     from fairlease.engine.family import Family
+    from fairlease.ledger.account import AccountId
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.run import RunSpec
@@ -62,9 +63,16 @@ def least_width(spec: RunSpec) -> int:
 
 
 class Planner:
-    """Cover and pack for one run against the state as it is now."""
+    """Cover and pack for one run against the state as it is now; `withheld` is money that is not to be counted on."""
 
-    def __init__(self, state: State, family: Family, run: RunState, now: int) -> None:
+    def __init__(
+        self,
+        state: State,
+        family: Family,
+        run: RunState,
+        now: int,
+        withheld: Mapping[AccountId, cover.Withheld] | None = None,
+    ) -> None:
         self.state = state
         self.run = run
         self.now = now
@@ -73,6 +81,7 @@ class Planner:
         self.passage: Passage | None = None
         self.way = passage(state, self.pool, run, now)
         self.least = need_of(run.spec, least_width(run.spec))
+        self._withheld = withheld
         self._funding: dict[int, tuple[int, list[Reason]]] = {}
         self._usable: list[Offer] | None = None
 
@@ -90,7 +99,7 @@ class Planner:
         return paid, stops
 
     def _purse(self, *, idle: bool = False) -> cover.Purse:
-        return cover.Purse(self.state, self.run, self.now, idle=idle)
+        return cover.Purse(self.state, self.run, self.now, idle=idle, withheld=self._withheld)
 
     def _under_several_caps(self) -> bool:
         """Whether an envelope lies under several caps: then who pays first decides how much can be paid in all."""

@@ -15,7 +15,6 @@ from fairlease.engine.outlook import (
     CUTS,
     FREE,
     GUESSED,
-    WHOLE,
     Between,
     Fit,
     Outlook,
@@ -28,8 +27,8 @@ from fairlease.engine.pack import all_fit, need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
 from fairlease.model.amount import DAY, MINUTE, format_instant
-from fairlease.model.record import short, split
-from fairlease.model.reservation import ReservationState
+from fairlease.model.record import short
+from fairlease.model.reservation import ReservationState, reservation_name
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -48,20 +47,24 @@ _BASES = {FREE: Reason.HardFacts, BY_FACT: Reason.HardFacts, GUESSED: Reason.Pre
 
 
 class Draft(NamedTuple):
-    """A date, what it rests on, and the fit it is for."""
+    """A date, what it rests on, the fit it is for, and the money as it will be then."""
 
     date: int
     basis: Reason
     fit: Fit
+    planner: Planner
 
 
-def opening(engine: Engine, run: RunState) -> Planner | None:
-    """The money as it will be when a window opens that pays for the run; None where no window that is known will do."""
+def opening(engine: Engine, run: RunState, after: int | None = None) -> Planner | None:
+    """The money as it will be when a window opens that pays for the run; None where no window that is known will do.
+
+    `after`: windows that open later than that, where it is not now.
+    """
     now, state = engine.now, engine.state
     offers = cover.offers(state, engine.family, run, now)
     terms = [offer.account.envelope for offer in offers if offer.refusal is Reason.WindowClosed]
-    early = {each.start for each in terms if each is not None and each.start is not None and each.start > now}
-    for start in sorted(early):
+    starts = {each.start for each in terms if each is not None and each.start is not None}
+    for start in sorted(each for each in starts if each > max(now, after or now)):
         planner = Planner(state, engine.family, run, start)
         for offer in planner.offers:
             envelope = offer.account.envelope
@@ -83,29 +86,41 @@ def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = Fal
         return None
     cut_from = _cut_from_of(engine, run.hold)
     cut_at = None if cut_from is None else max(engine.now, cut_from)
-    sooner = _between(engine, run, planner)
+    sooner = _between(engine, run, planner, cut_at)
     for guess in (False,) if surely else (False, True):
-        outlook = Outlook(engine.state, run, engine.now, Terms(cut_at, guess), engine.horizon)
-        fit = first_fit(pool, planner.reach(), planner.least, outlook)
+        outlook = Outlook(engine.state, run, engine.now, planner.reach(), Terms(cut_at, guess), engine.horizon)
+        fit = first_fit(pool, planner.least, outlook)
         if sooner is not None and (fit is None or sooner.when < fit.when):
             fit = sooner
-        if fit is not None:
-            basis = _BASES.get(fit.how, Reason.Notice)
-            if planner.now > max(engine.now, fit.when):
-                return Draft(planner.now, Reason.WindowClosed, fit)
-            return Draft(fit.when, basis, fit)
+        if fit is None:
+            continue
+        later = opening(engine, run, fit.when) if _over_by(engine, run, planner, fit.when) else None
+        if later is not None:
+            return draft(engine, run, later, surely=surely)
+        if planner.now > max(engine.now, fit.when):
+            return Draft(planner.now, Reason.WindowClosed, fit, planner)
+        return Draft(fit.when, _BASES.get(fit.how, Reason.Notice), fit, planner)
     return None
 
 
-def _between(engine: Engine, run: RunState, planner: Planner) -> Fit | None:
-    """Where a run would fit by hard facts, and surely be over, before those who asked earlier need the slots."""
+def _over_by(engine: Engine, run: RunState, planner: Planner, when: int) -> bool:
+    """Whether windows that pay now will have closed by then, and what is left does not pay."""
+    ends = (offer.account.envelope.end for offer in planner.offers if offer.account.envelope is not None)
+    if not any(end is not None and planner.now < end <= when for end in ends):
+        return False
+    return Planner(engine.state, engine.family, run, when).unfunded(told=False) is not None
+
+
+def _between(engine: Engine, run: RunState, planner: Planner, cut_at: int | None) -> Fit | None:
+    """Where a run would fit by hard facts or after a cut, and surely be over, before those who asked earlier need the slots."""
     limit, near = run.spec.runtime.max_duration, engine.state.standings.near.get(run.spec.resources.gpu_type)
     if limit is None or near is None or planner.pool is None:
         return None
     ahead = (near[order].hold for order in near.irange(maximum=run.order, inclusive=(True, False)))
     if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
         return None
-    return Between(engine.state, run, engine.now, limit).first_fit(planner.pool, planner.reach(), planner.least)
+    between = Between(engine.state, run, engine.now, planner.reach(), cut_at, limit)
+    return between.first_fit(planner.pool, planner.least)
 
 
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
@@ -118,7 +133,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         return _sketch(engine, run, why)
     hold, now = run.hold, engine.now
     cut_from = _cut_from_of(engine, hold)
-    if _far(engine, run):
+    if far(engine, run):
         _make_far(engine, run, planner, why, cut_from)
         return True
     found = draft(engine, run, planner)
@@ -128,24 +143,35 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
     if date <= now and (why is Reason.NotServed or found.fit.how not in CUTS):
         # It fits by count and yet could not be bound: money reaches other nodes than those that are free.
         date = now + _patience(engine, hold)
-    elif why is Reason.NotServed and found.fit.how == WHOLE:
+    elif why is Reason.NotServed and _too_young(engine, found):
         why = Reason.TooYoung
     domains = {pod.node.domain.name: None for pod in found.fit.pods if pod.node.domain is not None}
     engine.emit(
         ev.ReservationMade(
             run=run.key,
-            name=_name(run),
+            name=reservation_name(run.key, run.reservations + 1),
             earliest_start=date,
             basis=found.basis,
             reason=why,
             message=message or _told(found.basis, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
-            envelopes=_payers(planner, run),
+            envelopes=_payers(found.planner, run),
             cut_from=cut_from,
         )
     )
     return True
+
+
+def _too_young(engine: Engine, found: Draft) -> bool:
+    """Whether a date is when work is old enough to be drawn that lies where the claim means to."""
+    state = engine.state
+    ripe = found.date - state.config.min_runtime
+    return any(
+        state.runs[lease.run].started_at == ripe and takes({lease.node: pod.slots}, lease.node, lease.slots)
+        for pod in found.fit.pods
+        for lease in pod.node.leases.values()
+    )
 
 
 def _cut_from_of(engine: Engine, hold: Hold | None) -> int | None:
@@ -163,11 +189,7 @@ def _patience(engine: Engine, hold: Hold | None) -> int:
     return max(least, min(2 * waited, DAY))
 
 
-def _name(run: RunState) -> str:
-    return split(run.key)[1] + "-reservation" + (f"-{run.reservations + 1}" if run.reservations else "")
-
-
-def _far(engine: Engine, run: RunState) -> bool:
+def far(engine: Engine, run: RunState) -> bool:
     """Whether so many who asked earlier have a lien, or so many of them by guess, that one more would only be in the way."""
     near = engine.state.standings.near.get(run.spec.resources.gpu_type)
     if near is None or run.order in near:
@@ -193,7 +215,7 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
     engine.emit(
         ev.ReservationMade(
             run=run.key,
-            name=_name(run),
+            name=reservation_name(run.key, run.reservations + 1),
             earliest_start=date,
             basis=Reason.Predicted,
             reason=why,
@@ -211,23 +233,6 @@ def _turn(engine: Engine, run: RunState) -> int:
     config, gpus = engine.state.config, run.spec.resources.total_gpus
     expected = engine.state.expectation(run) if run.hold is None else run.hold.expected
     return gpus * (expected if config.notice is None else min(expected, config.min_runtime))
-
-
-def promote(engine: Engine) -> None:
-    """Those who asked next get a slice and a lien when somebody with one has started or gone.
-
-    Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
-    """
-    state = engine.state
-    for _, far in sorted(state.standings.far.items()):
-        while far and not _far(engine, run := far.peekitem(0)[1]):
-            planner = Planner(state, engine.family, run, engine.now)
-            refusal = planner.unfunded()
-            if refusal is None and make(engine, run, planner, Reason.Nearer):
-                continue
-            engine.defer(state.queue.shapes[run.shape], refusal or planner.roomless(), [])
-            if far and far.peekitem(0)[1] is run:  # It waits for a window, and has a date until then.
-                break
 
 
 def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
@@ -306,8 +311,8 @@ def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
     hold = run.hold
     if hold is None:
         return make(engine, run, planner, Reason.NoRoom)
-    if not hold.holds:
-        return make(engine, run, planner, Reason.MoneyBack)
+    if not hold.holds:  # It was blocked for lack of nodes or of money; that is over.
+        return make(engine, run, planner, Reason.SliceLost if hold.reason is Reason.SliceLost else Reason.MoneyBack)
     if hold.state is ReservationState.ACTIVE:
         return make(engine, run, planner, Reason.NotServed)
     gone = [name for name in hold.lien if _unusable(engine, name)]

@@ -12,19 +12,24 @@ from bisect import bisect_left
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.bench import Bench, together
+from fairlease.engine.cover import Withheld
+from fairlease.engine.narrow import lessened
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import Planner
 from fairlease.engine.seats import Seats
 from fairlease.engine.sortition import Rolls, Sortition
-from fairlease.engine.victims import Victim, free_riders, funded, spares, widths_of
+from fairlease.engine.victims import Victim, free_riders
 from fairlease.ledger.event import LeasesClosed, OutcomeRecorded
 from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope, Shortage
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from fairlease.engine.family import Family
+    from fairlease.engine.plan import Plan
+    from fairlease.ledger.capacity import Pool
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -67,18 +72,22 @@ def resolve(
 
 
 def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
-    state, claim, now = planner.state, planner.run, planner.now
-    reach, funded = planner.reach(), planner.affordable()
-    standing = [victim for victim in free_riders(state, claim) if _touches(state, victim, reach)]
+    state, claim, reach = planner.state, planner.run, planner.reach()
+    helps = partial(_lies_in, state, planner.pool, reach)
+    standing = [
+        victim
+        for victim in free_riders(state, claim, helps)
+        if any(helps(state.runs[victim.run].leases[name]) for name in victim.names)
+    ]
     if not standing or not _could_serve(planner, standing):
         return None
-    width_without = partial(_width, state, family, claim, now, funded)
-    target = width_without(_together(standing))
+    width_without = partial(_width, planner, family)
+    target = width_without(together(standing))
     if target <= width:
         return None
     wanted = range(1, len(standing) + 1)
-    count = wanted[bisect_left(wanted, target, key=lambda first: width_without(_together(standing[:first])))]
-    chosen = _together(standing[:count])
+    count = wanted[bisect_left(wanted, target, key=lambda first: width_without(together(standing[:first])))]
+    chosen = together(standing[:count])
     need = need_of(claim.spec, target)
     spare_gpus = state.capacity.pools[claim.spec.resources.gpu_type].idle - need.pods * need.size
     for victim in reversed(chosen[:-1]):
@@ -86,14 +95,30 @@ def _at_once(planner: Planner, family: Family, width: int) -> Resolution | None:
         enough = sum(each.gpus for each in rest) + spare_gpus >= 0
         if enough and width_without(rest) >= target:
             chosen = rest
+    trial = Trial(width_without, target)
+    trial.change((state.runs[each.run].leases[name] for each in chosen for name in each.names), 1)
+    chosen = lessened(chosen, state.runs, trial, helps)
     assert planner.pool is not None, "whoever gives way lies in it"
     short = _short(Seats(state, planner.pool, reach, need, planner.way))
-    return Resolution(_record(planner, short, [each.run for each in standing], chosen, None), chosen, funded)
+    record = _record(planner, short, [each.run for each in standing], chosen, None)
+    return Resolution(record, chosen, planner.affordable())
 
 
 def _short(seats: Seats) -> tuple[Shortage, ...]:
     """What each group lacks."""
     return tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
+
+
+def _in_place(plan: Plan, seats: Seats) -> tuple[Shortage, ...]:
+    """What each group lacks on the nodes where it comes to lie."""
+    rooms: dict[str, int] = {}
+    lacking: dict[int, int] = {}
+    for spot in plan.spots:
+        name = spot.node.node.name
+        room = rooms.setdefault(name, seats.room(spot.node))
+        rooms[name] = max(0, room - seats.need.size)
+        lacking[spot.group] = lacking.get(spot.group, 0) + max(0, seats.need.size - room)
+    return tuple(Shortage(group=group, gpus=gpus) for group, gpus in sorted(lacking.items()) if gpus)
 
 
 def _could_serve(planner: Planner, standing: list[Victim]) -> bool:
@@ -105,114 +130,98 @@ def _could_serve(planner: Planner, standing: list[Victim]) -> bool:
         return False
     runs = planner.state.runs
     seats = Seats(planner.state, planner.pool, planner.payable(), planner.least, planner.way)
-    seats.change((runs[each.run].leases[name] for each in _together(standing) for name in each.names), 1)
+    seats.change((runs[each.run].leases[name] for each in together(standing) for name in each.names), 1)
     return seats.fits()
 
 
-def _together(victims: list[Victim]) -> list[Victim]:
-    """Victims that can go at once: a run that goes whole goes once."""
-    whole = {victim.run for victim in victims if victim.whole}
-    return [victim for victim in victims if victim.whole or victim.run not in whole]
+def _lies_in(state: State, pool: Pool | None, reach: int, lease: Lease) -> bool:
+    """Whether a lease lies in a pool, on nodes that the claim's money reaches."""
+    node = state.capacity.nodes[lease.node]
+    return node.bit & reach != 0 and node.domain is not None and node.domain.pool is pool
 
 
-def _touches(state: State, victim: Victim, reach: int) -> bool:
-    run = state.runs[victim.run]
-    pool = state.capacity.pools[run.spec.resources.gpu_type]
-    nodes = (state.capacity.nodes[run.leases[name].node] for name in victim.names)
-    return any(node.bit & reach and node.domain is not None and node.domain.pool is pool for node in nodes)
+def _width(planner: Planner, family: Family, victims: list[Victim]) -> int:
+    """How wide the claim could start if `victims` were gone; 0 where it could not."""
+    plan = _plan(planner, family, victims)
+    return 0 if plan is None else plan.width
 
 
-def _width(state: State, family: Family, claim: RunState, now: int, funded: int, victims: list[Victim]) -> int:
-    """How wide the claim could start if `victims` were gone; 0 where it could not.
+def _plan(planner: Planner, family: Family, victims: list[Victim]) -> Plan | None:
+    """How the claim would start if `victims` were gone; None where it could not.
 
-    No wider than it was `funded` with all of them there: a lack of money is no reason to cut anybody.
+    It is paid with the money that there was while all of them were there: a lack of money is no reason to cut anybody.
     """
+    state, now = planner.state, planner.now
+    payers = {state.runs[each.run].leases[name].payer for each in victims for name in each.names}
+    accounts = [state.account(payer.budget, payer.envelope) for payer in payers]
+    withheld = {each.id: Withheld.of(each, now, state.config.commit_quantum) for each in accounts}
     mark = state.mark()
     for victim in victims:
         state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-    plan = Planner(state, family, claim, now).widest(funded)
+    plan = Planner(state, family, planner.run, now, withheld).widest(planner.affordable())
     state.rollback(mark)
-    return 0 if plan is None else plan.width
+    return plan
+
+
+class Gone:
+    """Leases that are thought away, by run."""
+
+    def __init__(self) -> None:
+        self._names: dict[Key, set[str]] = {}
+
+    def change(self, leases: Iterable[Lease], sign: int) -> None:
+        """Take leases away (1), or put them back (−1)."""
+        for lease in leases:
+            names = self._names.setdefault(lease.run, set())
+            names.add(lease.name) if sign > 0 else names.discard(lease.name)
+
+    def victims(self) -> list[Victim]:
+        """As a trial takes them."""
+        gone = [(run, tuple(sorted(names))) for run, names in self._names.items() if names]
+        return [Victim(run, names, Reason.Shrink, 0, whole=False) for run, names in gone]
+
+
+class Trial(Gone):
+    """Whether a claim would start as wide as it should: tried, not counted."""
+
+    looks_max = 50
+
+    def __init__(self, width_without: Callable[[list[Victim]], int], target: int) -> None:
+        super().__init__()
+        self._width_without = width_without
+        self._target = target
+
+    def fits(self) -> bool:
+        """Whether it would if these were gone."""
+        return self._width_without(self.victims()) >= self._target
 
 
 # --- funded work, when a reservation is due --------------------------------------------------------------------------------
 
 
-class Bench:
-    """Victims as they are taken and given back. A lease that went with one victim does not go again with another."""
-
-    def __init__(self, state: State, seats: Seats) -> None:
-        self.state = state
-        self.seats = seats
-        self.taken: list[tuple[Victim, list[Lease]]] = []
-        self.gone: set[tuple[str, str]] = set()
-
-    def take(self, victim: Victim) -> bool:
-        """Take a victim, unless nothing of it lies where it would help."""
-        leases = self.state.runs[victim.run].leases
-        fresh = [leases[name] for name in victim.names if (victim.run, name) not in self.gone]
-        if not any(map(self.seats.usable, fresh)):
-            return False
-        self.gone.update((victim.run, lease.name) for lease in fresh)
-        self.seats.change(fresh, 1)
-        if not victim.whole:
-            names, gpus = tuple(lease.name for lease in fresh), sum(lease.gpus for lease in fresh)
-            victim = victim._replace(names=names, gpus=gpus)
-        self.taken.append((victim, fresh))
-        return True
-
-    def groups(self) -> dict[Key, frozenset[int]]:
-        """The groups that have been taken, by run."""
-        found: dict[Key, frozenset[int]] = {}
-        for victim, _ in self.taken:
-            found[victim.run] = found.get(victim.run, frozenset()) | victim.groups
-        return found
-
-    def ended(self) -> frozenset[Key]:
-        """The runs that have been taken whole: who goes already is not drawn as well."""
-        return frozenset(victim.run for victim, _ in self.taken if victim.whole)
-
-    def give_back(self) -> list[Victim]:
-        """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay."""
-        kept: list[Victim] = []
-        by_run: dict[Key, list[Victim]] = {}
-        for victim, leases in reversed(self.taken):
-            same = by_run.setdefault(victim.run, [])
-            if not any(each.whole or victim.group in each.groups for each in same):
-                self.seats.change(leases, -1)
-                if self.seats.fits():
-                    continue
-                self.seats.change(leases, 1)
-            kept.append(victim)
-            same.append(victim)
-        return _together(kept[::-1])
-
-
 class PaidSeats(Seats):
     """Seats that count only where somebody pays for all of them: asked where money reaches some nodes only, and counting erred."""
+
+    looks_max = 50
 
     def __init__(self, planner: Planner, family: Family) -> None:
         assert planner.pool is not None, "asked only where there is a pool"
         super().__init__(planner.state, planner.pool, planner.reach(), planner.least, planner.way)
         self._planner = planner
         self._family = family
-        self._leases: dict[Key, set[str]] = {}
+        self._thought_away = Gone()
 
     def change(self, leases: Iterable[Lease], sign: int) -> None:
         """Take leases away, or put them back, and remember which."""
         going = list(leases)
         super().change(going, sign)
-        for lease in going:
-            names = self._leases.setdefault(lease.run, set())
-            names.add(lease.name) if sign > 0 else names.discard(lease.name)
+        self._thought_away.change(going, sign)
 
     def fits(self) -> bool:
         """Whether the need would fit and be paid for: counted, and then tried."""
         if not super().fits():
             return False
-        gone = [(run, tuple(sorted(names))) for run, names in self._leases.items() if names]
-        victims = [Victim(run, names, Reason.Shrink, 0, whole=False) for run, names in gone]
-        return _serves(self._planner, self._family, victims)
+        return _width(self._planner, self._family, self._thought_away.victims()) > 0
 
 
 class Choice(NamedTuple):
@@ -230,10 +239,14 @@ def _by_right(planner: Planner, rolls: Rolls, family: Family, beacon: str) -> Re
         return None
     seats = Seats(state, planner.pool, planner.reach(), planner.least, planner.way)
     found = choose(rolls, claim, seats, planner.now, beacon)
-    if found is not None and not _serves(planner, family, found.victims):
+    plan = None if found is None else _plan(planner, family, found.victims)
+    if found is not None and plan is None:
         found = choose(rolls, claim, PaidSeats(planner, family), planner.now, beacon)
-    if found is None:
+        plan = None if found is None else _plan(planner, family, found.victims)
+    if found is None or plan is None:
         return None
+    if not found.short:  # It would fit somewhere, only not where its money reaches.
+        found = found._replace(short=_in_place(plan, Seats(state, planner.pool, seats.mask, seats.need, planner.way)))
     record = _record(planner, found.short, found.conflict, found.victims, found.lottery)
     return Resolution(record, found.victims, planner.affordable())
 
@@ -241,38 +254,22 @@ def _by_right(planner: Planner, rolls: Rolls, family: Family, beacon: str) -> Re
 def choose(rolls: Rolls, claim: RunState, seats: Seats, now: int, beacon: str) -> Choice | None:
     """Class by class, then by lot, until `seats` have room; then all that proves unneeded is given back. None: it is not enough."""
     short = _short(seats)
-    bench = Bench(rolls.state, seats)
-    conflict: list[Key] = []
-    for victim in in_order(claim, bench):
-        if seats.fits():
-            break
-        if bench.take(victim):
-            conflict.append(victim.run)
-    sortition = None
-    if not seats.fits():
+    bench = Bench(rolls.state, claim, seats)
+    served, sortition = bench.without_draw(), None
+    if not served:
         sortition = Sortition(rolls.state, claim, rolls.of(claim, bench.ended(), now, seats), now, beacon)
         for victim in sortition.drawn():
             bench.take(victim)
-            if seats.fits():
+            served = bench.serves()
+            if served:
                 break
-        conflict += [token.run for token in sortition.tokens]
-    if not seats.fits():
+    if not served:
         return None
-    chosen = bench.give_back()
-    lottery = None if sortition is None else sortition.record({each.run for each in chosen if each.whole})
+    chosen, conflict, lottery = bench.give_back(), list(bench.stood), None
+    if sortition is not None:
+        conflict += [token.run for token in sortition.tokens]
+        lottery = sortition.record({each.run for each in chosen if each.whole})
     return Choice(short, conflict, chosen, lottery)
-
-
-def in_order(claim: RunState, bench: Bench) -> Iterator[Victim]:
-    """Everyone who gives way without a draw, class by class; what a class leaves of a run is what the next one finds."""
-    yield from free_riders(bench.state, claim)
-    standing = funded(bench.state, claim)
-    yield from spares(standing)
-    yield from widths_of(standing, bench.groups())
-
-
-def _serves(planner: Planner, family: Family, victims: list[Victim]) -> bool:
-    return _width(planner.state, family, planner.run, planner.now, planner.affordable(), victims) > 0
 
 
 def _record(

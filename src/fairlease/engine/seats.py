@@ -6,6 +6,7 @@ the answer. Counts are kept per node and per domain, so that each question costs
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.ledger.slots import bits_of
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.pack import Need
     from fairlease.engine.passage import Passage
-    from fairlease.ledger.capacity import Pool
+    from fairlease.ledger.capacity import Domain, Pool
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
@@ -32,7 +33,12 @@ class Taken(NamedTuple):
 
 
 class Seats:
-    """Room for a need on the nodes of `mask`, as leases are taken away and put back."""
+    """Room for a need on the nodes of `mask`, as leases are taken away and put back.
+
+    `looks_max`: how often it may be asked in search of a choice that serves.
+    """
+
+    looks_max = 1_000
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: Passage | None) -> None:
         self.nodes = state.capacity.nodes
@@ -78,9 +84,19 @@ class Seats:
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where the need could use its GPUs (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        return (
-            node.domain is not None and node.domain.pool is self.pool and node.bit & self.mask != 0 and not node.barred
-        )
+        return not node.barred and self.hopeful(node)
+
+    def hopeful(self, node: NodeState) -> bool:
+        """Whether a pod could ever lie on a node, with a whole group around it."""
+        large = node.node.gpus >= self.need.size and node.bit & self.mask != 0
+        return large and node.domain is not None and node.domain.key in self.domains
+
+    @cached_property
+    def domains(self) -> dict[tuple[str, str, str], Domain]:
+        """The domains that could hold one of its groups if nothing ran there."""
+        size, least = self.need.size, min(self.first, self.rest or self.first)
+        inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
+        return {domain.key: domain for domain in inside if domain.pods_when_empty(size) >= least}
 
     def change(self, leases: Iterable[Lease], sign: int) -> None:
         """Take leases away (1), or put them back (−1)."""

@@ -52,7 +52,7 @@ class Rolls:
         kind = (flavor, apart, seats.mask, seats.need.size, least)
         found = self._known.get(kind)
         if found is None or not found.since <= started_by < found.until:
-            found = self._known[kind] = self._called(flavor, apart, started_by, _helpful(seats, least))
+            found = self._known[kind] = self._called(flavor, apart, started_by, set(seats.domains.values()))
         return found
 
     def _called(self, flavor: str, apart: Collection[Key], started_by: int, helpful: set[Domain]) -> Roll:
@@ -103,10 +103,3 @@ class Sortition:
             draws=draws,
             beacon=self.beacon,
         )
-
-
-def _helpful(seats: Seats, least: int) -> set[Domain]:
-    """The domains that could hold one of the claim's groups, of so many pods at `least`, if nothing ran there."""
-    size, mask = seats.need.size, seats.mask
-    inside = (domain for domain in seats.pool.domains.values() if domain.mask & mask)
-    return {domain for domain in inside if domain.pods_when_empty(size) >= least}

@@ -15,7 +15,7 @@ from fairlease.model.amount import format_instant, gpu_hours
 from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Key, short
-from fairlease.model.reservation import OutcomeSpec, ReservationState
+from fairlease.model.reservation import OutcomeSpec, ReservationState, reservation_name
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
@@ -230,10 +230,14 @@ class Storyteller:
 
     @_tell.register
     def _(self, event: ev.ReservationMade) -> None:
-        moved = event.reason is not Reason.NoRoom and event.reason is not event.basis
-        verb = f"moved to {format_instant(event.earliest_start)} ({event.reason.value})" if moved else "reserved for"
+        first = event.name == reservation_name(event.run, 1)
+        moved = not first and event.reason is not Reason.NoRoom and event.reason is not event.basis
+        date, why = format_instant(event.earliest_start), f" ({event.reason.value})" if moved else ""
+        told = event.message.removeprefix(f"{date}: ")
         where = ", ".join(list(event.lien)[:NODES_NAMED]) + (" and more" if len(event.lien) > NODES_NAMED else "")
-        self._say(_run(event.run), Reason.Reserved, f"{event.name} {verb} {event.message}; on {where}")
+        verb = "moved to" if moved else "reserved for"
+        place = f"; on {where}" if where else ""
+        self._say(_run(event.run), Reason.Reserved, f"{event.name} {verb} {date}{why}: {told}{place}")
 
     @_tell.register
     def _(self, event: ev.ReservationTurned) -> None:

@@ -10,10 +10,12 @@ from fairlease.model.record import Key
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from fairlease.engine.elastic import Helps
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
+    from fairlease.model.lease import Lease
 
 NO_GROUP = -1
 
@@ -31,15 +33,18 @@ class Victim(NamedTuple):
     seed: str | None = None
 
 
-def free_riders(state: State, claim: RunState) -> list[Victim]:
-    """Work that has no claim to its GPUs, in the order in which it goes; within a class the youngest first."""
+def free_riders(state: State, claim: RunState, helps: Helps) -> list[Victim]:
+    """Work that has no claim to its GPUs, in the order in which it goes; within a class the youngest first.
+
+    Of what may go in parts only those parts are told that the claim could use; all else has to be looked at by who asks.
+    """
     flavor = claim.spec.resources.gpu_type
     riders = [run for run in state.opportunistic.values() if run.spec.resources.gpu_type == flavor]
-    found = [whole(run, Reason.ReclaimOpportunistic) for run in youngest_first(riders)]
+    found = [victim for run in youngest_first(riders) for victim in _opportunistic(run, helps)]
     owing = {Key(unit[0]): state.runs[Key(unit[0])] for unit in state.overdrawn}
     for run in youngest_first(list(owing.values())):
         if run.spec.resources.gpu_type == flavor and run.key not in state.opportunistic:
-            found.extend(_overdrawn(run))
+            found.extend(_overdrawn(run, helps))
     return found
 
 
@@ -55,25 +60,37 @@ def whole(run: RunState, reason: Reason, seed: str | None = None) -> Victim:
     return Victim(run.key, names, reason, gpus, whole=True, seed=seed)
 
 
-def _overdrawn(run: RunState) -> list[Victim]:
-    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where that is not enough."""
+def _opportunistic(run: RunState, helps: Helps) -> list[Victim]:
+    """A rigid run goes whole; an elastic one by groups down to its minimum, and whole where that is not enough."""
+    groups = [of_groups(run, going, Reason.ReclaimOpportunistic) for going in steps(run, helps)]
+    return [*groups, whole(run, Reason.ReclaimOpportunistic)]
+
+
+def _overdrawn(run: RunState, helps: Helps) -> list[Victim]:
+    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where it cannot do without them all.
+
+    Groups that help go before others, and those go only with the whole.
+    """
+    helpful = {lease.group for lease in run.leases.values() if helps(lease)}
     found: list[Victim] = []
     gone: frozenset[int] = frozenset()
-    for group in sorted({unit[3] for unit in run.overdrawn}, reverse=True):
+    for group in sorted({unit[3] for unit in run.overdrawn}, key=lambda group: (group not in helpful, -group)):
         if group in gone:
             continue
         going = shed(run, group, gone)
         if going is None:
             return [*found, whole(run, Reason.ReclaimOverdrawn)]
         gone |= going
-        found.append(_groups(run, going, Reason.ReclaimOverdrawn))
+        if group in helpful:
+            found.append(of_groups(run, going, Reason.ReclaimOverdrawn))
     return found
 
 
-def _groups(run: RunState, going: frozenset[int], reason: Reason) -> Victim:
-    leases = [lease for lease in run.held if lease.group in going]
-    names = tuple(lease.name for lease in leases)
-    return Victim(run.key, names, reason, sum(lease.gpus for lease in leases), whole=False, groups=going)
+def of_groups(run: RunState, going: frozenset[int], reason: Reason, leases: Iterable[Lease] | None = None) -> Victim:
+    """Groups of a run that lives on, with their spares, or with those of these `leases` that are theirs."""
+    theirs = [lease for lease in (run.held if leases is None else leases) if lease.group in going]
+    names = tuple(lease.name for lease in theirs)
+    return Victim(run.key, names, reason, sum(lease.gpus for lease in theirs), whole=False, groups=going)
 
 
 def funded(state: State, claim: RunState) -> list[RunState]:
@@ -94,7 +111,7 @@ def spares(standing: list[RunState]) -> list[Victim]:
     ]
 
 
-def widths_of(standing: list[RunState], gone: Mapping[Key, frozenset[int]]) -> list[Victim]:
+def widths_of(standing: list[RunState], gone: Mapping[Key, frozenset[int]], helps: Helps) -> list[Victim]:
     """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first.
 
     Groups that are `gone` already, because they were overdrawn, are neither given up again nor left to live on.
@@ -104,9 +121,9 @@ def widths_of(standing: list[RunState], gone: Mapping[Key, frozenset[int]]) -> l
     for age, run in enumerate(runs):
         borrowed = {lease.group for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED}
         before = (False, 0)
-        for going in steps(run, gone.get(run.key, frozenset())):
+        for going in steps(run, helps, gone.get(run.key, frozenset())):
             own = min((group not in borrowed, -group) for group in going)
             before = max(before, own) if before != (False, 0) else own
-            found.append((before, age, _groups(run, going, Reason.Shrink)))
+            found.append((before, age, of_groups(run, going, Reason.Shrink)))
     found.sort(key=lambda each: each[:2])
     return [victim for _, _, victim in found]

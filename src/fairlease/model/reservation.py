@@ -26,6 +26,11 @@ class ReservationState(enum.Enum):
     SUPERSEDED = "Superseded"
 
 
+def reservation_name(run: Key, number: int) -> str:
+    """The name of a run's first reservation, of its second, and so on."""
+    return split(run)[1] + "-reservation" + (f"-{number}" if number > 1 else "")
+
+
 class RunRef(Record, frozen=True, kw_only=True):
     """Which run."""
 
