@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.failure import unsaid
-from fairlease.cli.output import NOTHING, reason_cell, show_table, span
+from fairlease.cli.output import NOTHING, reason_cell, show_table, until
 from fairlease.cli.session import Answer, Session
 from fairlease.cli.verb import READ, bare, limit_option, owner_option, run_argument, verb
 
@@ -87,7 +87,7 @@ def _draw_all(session: Session, answer: Answer) -> None:
     for each in answer["runs"]:
         told = each.get("forecast") or {}
         cells: list[object] = [bare(each["name"]), each["owner"]]
-        cells += [_ahead(told, name) for name in ("p10", "p50", "p90")]
+        cells += [until(told.get(name)) for name in ("p10", "p50", "p90")]
         cells += [told.get("p50"), told.get("asOf"), told.get("source") or reason_cell(each["reason"])]
         cells += [(each.get("reservation") or {}).get("earliestStart")]
         if session.wide:
@@ -101,17 +101,8 @@ def _draw_all(session: Session, answer: Answer) -> None:
         click.echo("nobody waits")
 
 
-def _ahead(forecast: Answer, name: str) -> str:
-    """How long from the time of the forecast on."""
-    if name not in forecast:
-        return NOTHING
-    from fairlease.model.amount import parse_instant
-
-    return span(parse_instant(forecast[name]) - parse_instant(forecast["asOf"]))
-
-
 def _when(forecast: Answer, name: str) -> str:
-    return f"{forecast[name]} (in {_ahead(forecast, name)})"
+    return f"{forecast[name]} ({until(forecast[name])})"
 
 
 def _confidence(forecast: Answer) -> str | None:

@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     @property
     def came(self) -> int:
         """When it started, where a moment after a date that was certain is on time."""
-        return punctual(self.started, self.p10, self.p90)
+        return punctual(self.started, self.p50, self.p90)
 
 
 class Calibration:

@@ -120,18 +120,21 @@ def _outlook(belief: Belief, state: State, run: RunState, start: Start) -> Outlo
     least, own = nats(PLAY_MIN), nats(max(start.at - now, PLAY_MIN))
     doubt = [max(least, nats(max(each - now, 1))) - own for each in (start.low, start.at, start.high)]
     waits = belief.waits(start.at - now, usual, doubt)
-    p10, p50, p90 = (_bounded(run, now + wait, now) for wait in waits)
+    p10, p50, p90 = (_bounded(run, now + wait, start.at, now) for wait in waits)
     return Outlook(p10, p50, p90, start, usual)
 
 
-def _bounded(run: RunState, when: int, now: int) -> int:
-    """No date in the past, none before the money's window opens, none after the date that hard facts give."""
+def _bounded(run: RunState, when: int, played: int, now: int) -> int:
+    """No date in the past, none before the money's window opens, none after the date that hard facts give.
+
+    Unless it starts before the window in the play: other money may come free sooner.
+    """
     hold = run.hold
     if hold is not None and hold.holds:
         if hold.basis is Reason.HardFacts:
             when = min(when, hold.earliest_start)
         elif hold.basis is Reason.WindowClosed:
-            when = max(when, hold.earliest_start)
+            when = max(when, min(played, hold.earliest_start))
     return max(when, now)
 
 

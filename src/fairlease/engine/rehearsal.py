@@ -11,12 +11,15 @@ about, nothing is played at all.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush, nsmallest
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import predict
 from fairlease.engine.command import TimePassed, WorkEnded
 from fairlease.engine.flow import Turns, places
+from fairlease.engine.plan import least_width
 from fairlease.ledger import event as ev
 from fairlease.ledger.timers import Due
 from fairlease.model.amount import DAY, SECOND
@@ -26,10 +29,11 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from fairlease.engine.decide import Decision, Engine
     from fairlease.ledger.live import RunState
+    from fairlease.ledger.state import State
 
 HORIZON = 120 * DAY
 STEPS_MAX = 4_000
@@ -50,6 +54,10 @@ FAR_OFF = 2
 """How many times earlier or later than the flow says somebody may come to its turn."""
 
 
+_FUNDED = (Reason.DropSpare, Reason.Shrink, Reason.RandomPreempt)
+"""Why work gives way that has a claim to its GPUs, and therefore its notice."""
+
+
 class Start(NamedTuple):
     """When a run starts in the rehearsal, what lets it, and when that would come early (`low`) or late (`high`)."""
 
@@ -66,6 +74,35 @@ class Span(NamedTuple):
     low: int
     middle: int
     high: int
+
+
+class Early:
+    """By when how many GPUs of each flavor have come free if all that runs ends early, and how many those ask for who wait."""
+
+    def __init__(self, state: State, ends: Iterable[tuple[RunState, int]]) -> None:
+        self._free = {flavor: pool.idle for flavor, pool in state.capacity.pools.items()}
+        self._freed: dict[str, list[tuple[int, int]]] = {}
+        for run, low in ends:
+            self._freed.setdefault(run.spec.resources.gpu_type, []).append((low, run.width + run.spare_gpus))
+        self._asked: dict[str, list[tuple[int, int]]] = {}
+        for shape in state.queue.shapes.values():
+            spec = shape.sample
+            asked = self._asked.setdefault(spec.resources.gpu_type, [])
+            asked += [(order, least_width(spec)) for order in shape.orders]
+        self._sums: dict[str, tuple[list[int], list[int], list[int], list[int]]] = {}
+
+    def turn(self, run: RunState) -> int | None:
+        """When a run could have its GPUs at the earliest, after all who asked before it; None where not even then."""
+        flavor = run.spec.resources.gpu_type
+        if flavor not in self._sums:
+            freed, asked = sorted(self._freed.get(flavor, [])), sorted(self._asked.get(flavor, []))
+            gpus = accumulate(each for _, each in freed), accumulate(each for _, each in asked)
+            self._sums[flavor] = [at for at, _ in freed], list(gpus[0]), [order for order, _ in asked], list(gpus[1])
+        times, freed_gpus, orders, asked_gpus = self._sums[flavor]
+        place = bisect_left(orders, run.order)
+        wanted = (asked_gpus[place - 1] if place else 0) + least_width(run.spec) - self._free.get(flavor, 0)
+        at = bisect_left(freed_gpus, wanted)
+        return times[at] if at < len(times) else None
 
 
 class Rehearsal:
@@ -90,6 +127,7 @@ class Rehearsal:
         self._spans: dict[Key, Span] = {}
         self._known: dict[tuple[object, ...], Span] = {}
         self._crowd = False
+        self._early: Early | None = None
         self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
@@ -121,6 +159,7 @@ class Rehearsal:
             self._crowd = len(running) > CROWD
             self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
+            self._early = Early(state, [(run, self._spans[run.key].low) for run in running])
             self._simplify()
             while not near.isdisjoint(self._waiting):
                 if self.steps >= STEPS_MAX or self.played >= most:
@@ -189,7 +228,7 @@ class Rehearsal:
         for run, date in self._promised.items():
             start = self.starts.get(run)
             if start.at > date if start is not None else run in self._waiting:
-                self.starts[run] = Start(date, Reason.Notice, None, date, date)
+                self.starts[run] = Start(date, Reason.Notice, None, self._soonest(run, date), date)
 
     def _due(self, now: int) -> list[WorkEnded]:
         found = []
@@ -254,12 +293,19 @@ class Rehearsal:
         source, after = bases.get(key, Reason.HardFacts), None
         for event in decision.events:
             if isinstance(event, ev.OutcomeRecorded) and event.outcome.claim == RunRef.of(key):
-                source = Reason.Notice
+                if any(cut.reason in _FUNDED for cut in event.outcome.actions):
+                    source = Reason.Notice
             elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.OPENED and key not in bases:
                 source = Reason.Window
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
-        return Start(at, source, after, at, at)
+        return Start(at, source, after, at if source is Reason.Window else self._soonest(key, at), at)
+
+    def _soonest(self, key: Key, at: int) -> int:
+        """How early a run may start that is certain to start by then: where enough work ends early, it need not wait so long."""
+        run, early = self.state.runs[key], self._early
+        turn = None if early is None else early.turn(run)
+        return at if turn is None else max(self.now, min(at, turn))
 
 
 def _begun(decision: Decision) -> dict[Key, None]:

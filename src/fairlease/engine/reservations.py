@@ -62,6 +62,12 @@ class Reservations:
                 self._all[place][1]["forecast"] = told
 
     @_fold.register
+    def _(self, event: ev.RunDeferred) -> None:
+        for run in () if event.reason.transient else event.runs:  # What was foreseen has nothing to rest on any more.
+            if self._forecasts.pop(run, None) is not None and run in self._latest:
+                self._all[self._latest[run]][1].pop("forecast", None)
+
+    @_fold.register
     def _(self, event: ev.LeasesOpened) -> None:
         self._forecasts.pop(event.run, None)  # it came true, or did not: the next wait is another one
 

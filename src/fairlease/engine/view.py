@@ -57,7 +57,8 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None, messag
         view["spares"] = _spares(run, now, capacity)
     if run.hold is not None:
         view["pendingReservation"] = run.hold.name
-        view["earliestStart"] = format_instant(run.hold.earliest_start)
+        if run.hold.holds:  # One that is blocked has no date.
+            view["earliestStart"] = format_instant(run.hold.earliest_start)
     if run.started_at is not None:
         view["startedAt"] = format_instant(run.started_at)
     if run.deadline is not None:
@@ -127,7 +128,8 @@ def uncovered(run: RunState) -> str:
     payers = sorted({f"{short(Key(budget))}/{envelope}" for _, budget, envelope, _ in run.overdrawn})
     ends = min((end for end in run.overdrawn.values() if end is not None), default=None)
     fate = "go when somebody funded needs them" if ends is None else f"end from {format_instant(ends)} on"
-    return f"{', '.join(payers)} no longer covers {run.meters['overdrawn'].rate} of its GPUs: they {fate}"
+    gpus = sum(lease.gpus for lease in run.leases.values() if run.unit(lease) in run.overdrawn)
+    return f"{', '.join(payers)} no longer covers {gpus} of its GPUs: they {fate}"
 
 
 def _conditions(told: Sequence[Told], message: str) -> list[View]:

@@ -174,6 +174,8 @@ class State(World):
             run = self.runs[each]
             self.undo.touch(run)
             run.reason, run.message, run.tally, run.since = event.reason, event.message, event.tally, self.at
+            if not event.reason.transient:  # What was foreseen has nothing to rest on any more.
+                run.foreseen = None
             shape = self.queue.shapes.get(run.shape)
             if shape is not None and run.order in shape.runs:
                 self.undo.later(self.queue.settle, run.shape, shape.reason)

@@ -144,7 +144,7 @@ class Waits:
             return
         (at, told), run.foreseen, run.foreseen_first = run.foreseen_first, None, None
         baseline = None if told.baseline is None else abs(now - at - told.baseline)
-        came = punctual(now, told.p10, told.p90)
+        came = punctual(now, told.p50, told.p90)
         self._score(
             undo,
             Scored(
@@ -206,9 +206,9 @@ def _of_three(centres: tuple[int, ...]) -> tuple[int, ...]:
     return centres if len(centres) == EXPERTS else centres[::2]
 
 
-def punctual(started: int, p10: int, p90: int) -> int:
-    """When a start counts as having come: a moment after a date that was told as certain is at it.
+def punctual(started: int, p50: int, p90: int) -> int:
+    """When a start counts as having come: a moment after a date that was told as certain, if not sooner, is at it.
 
     Real clocks wake a scheduler some milliseconds late; a date that was kept would count as missed.
     """
-    return p90 if p10 == p90 < started <= p90 + MOMENT else started
+    return p90 if p50 == p90 < started <= p90 + MOMENT else started
