@@ -7,6 +7,7 @@ from tests.engine.build import FLAVOR, HOUR, MINUTE, World, budget, cap, envelop
 from fairlease.engine import command as cmd
 from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
+from fairlease.engine.lending import conditions, lent_view
 from fairlease.engine.notice import Kind, Notice, of_entry
 from fairlease.ledger import snapshot
 from fairlease.model.amount import DAY, SECOND
@@ -270,3 +271,37 @@ def test_hours_that_are_lent_count_what_is_promised_too() -> None:
     world.submit("r", run("poor", 4, pod=4, max_duration=HOUR - 60 * SECOND, allow_borrow=True, sponsors=("bank",)))
     (near,) = alarms(world.scheduler.state, world.now).notices
     assert "has lent 3.93333 of 4 GPU-hours, what is promised included" in near.text
+
+
+def test_lent_hours_that_fill_their_cap_by_the_passing_of_time_are_told_when_they_do() -> None:
+    lent = lending(max_gpu_hours=100 * HOUR)
+    world = World(node("a0"), budget("bank", envelope(lending=lent)), budget("poor", envelope(concurrency=1)))
+    start = world.now
+    world.submit("r", run("poor", 8, pod=8, allow_borrow=True, sponsors=("bank",)))
+    near_at = start + 11 * HOUR  # eleven hours, and the quarter that is promised ahead: 90 of 100
+    assert alarms(world.scheduler.state, world.now) == ([], near_at)
+    world.wait(11 * HOUR)
+    (near,), again_at = alarms(world.scheduler.state, world.now)
+    assert "has lent 90 of 100 GPU-hours" in near.text
+    assert again_at == start + DAY, "another day, another warning"
+
+
+def test_lent_hours_of_a_run_with_a_limit_are_promised_whole_and_fill_no_cap_by_the_passing_of_time() -> None:
+    lent = lending(max_gpu_hours=100 * HOUR)
+    world = World(node("a0"), budget("bank", envelope(lending=lent)), budget("poor", envelope(concurrency=1)))
+    world.submit("r", run("poor", 8, pod=8, max_duration=10 * HOUR, allow_borrow=True, sponsors=("bank",)))
+    assert alarms(world.scheduler.state, world.now) == ([], None)
+
+
+def test_whoever_looks_at_a_lending_cap_is_warned_of_the_same() -> None:
+    """The condition of the Budget, `budgets lent` and the notice ask one question; a window that is over has no answer to it."""
+    now = World().now
+    terms = envelope(lending=lending(max_concurrency=8), start=now, end=now + HOUR)
+    world = World(node("a0"), budget("bank", terms), budget("poor", envelope(concurrency=1)))
+    world.submit("r", run("poor", 8, pod=8, allow_borrow=True, sponsors=("bank",)))
+    state = world.scheduler.state
+    for wait, warned in ((0, True), (HOUR, False)):
+        world.wait(wait)
+        near = [each for each in alarms(state, world.now).notices if each.kind is Kind.LENDING_CAP_NEAR]
+        room = next(each for each in conditions(state, key("bank"), world.now) if each[0] == "LendingRoom")
+        assert (bool(near), not room[1], bool(lent_view(state, key("bank"), world.now)["warnings"])) == (warned,) * 3

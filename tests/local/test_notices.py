@@ -301,6 +301,20 @@ def test_hours_that_run_low_are_told_before_they_are_gone(tmp_path: Path, mailbo
         assert mailbox.kinds() == {"HoursLow": 2, "HoursUsedUp": 1}
 
 
+def test_a_lender_is_warned_by_the_passing_of_time_before_its_hours_are_lent_out(
+    tmp_path: Path, mailbox: Mailbox
+) -> None:
+    hook = f"{{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [LendingCapNear, Overdrawn]}}"
+    with told(tmp_path, f"commitQuantum: 100ms\nnotify: {hook}\n") as stage:
+        lends = budget_object("bank", owner="org:bank", lending={"allow": True, "maxGPUHours": 0.01})
+        stage.call("budgets.apply", objects=[lends, budget_object("poor", owner="org:poor", concurrency=1)])
+        borrows = {"allowBorrow": True, "sponsors": ["org:bank"]}
+        stage.call("submit", objects=[run_object("loan", 8, SLEEP, owner="org:poor", funding=borrows)])
+        until(lambda: mailbox.kinds()["Overdrawn"])
+        assert [each["kind"] for each in mailbox.got] == ["LendingCapNear", "Overdrawn"]
+        assert mailbox.got[0]["text"].startswith("Budget bank: main has lent 0.009")
+
+
 def test_a_stop_is_not_held_up_by_a_webhook_that_hangs(tmp_path: Path) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -1,14 +1,16 @@
 """Alarms: money that runs low, told before it is gone.
 
 Hours of an envelope or an aggregate cap at 80 % and at 95 %, with the time at which they end at the present rate; a window in the
-last tenth of its time, or in its last day; lending sub-caps at 90 %. Hours only grow within their window, so each threshold is told
-once for a window and a cap. What is lent goes up and down all day: that is told once a day at most.
+last tenth of its time, or in its last day; lending sub-caps that `engine.lending` holds for nearly full. Hours only grow within
+their window, so each threshold is told once for a window and a cap. What is lent goes up and down all day: that is told once a day
+at most.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.lending import in_question
 from fairlease.engine.notice import Kind, Notice
 from fairlease.model.amount import DAY, format_instant, gpu_hours
 from fairlease.model.record import Key, short
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from fairlease.model.budget import AggregateCap, Envelope
 
 HOURS_PERCENT = (95, 80)
-LENT_PERCENT = 90
 WINDOW_PART = 10
 
 
@@ -50,7 +51,7 @@ def alarms(state: State, now: int) -> Alarms:
             account = state.account(budget, envelope.name)
             found += _hours(state, budget, envelope.name, _fill(account, envelope, now), now, times)
             found += _window(state, budget, envelope, now, times)
-            found += _lent(state, account, envelope, now)
+        found += _lent(state, budget, now, times)
         for cap in spec.aggregate_caps:
             found += _hours(state, budget, f"cap {cap.name}", _aggregate(state, budget, cap, now), now, times)
     return Alarms(found, min(times, default=None))
@@ -127,28 +128,25 @@ def _window(state: State, budget: Key, envelope: Envelope, now: int, times: list
     )
 
 
-def _lent(state: State, account: Account, envelope: Envelope, now: int) -> Iterator[Notice]:
-    lending = envelope.lending
-    if not lending.allow or not account.inside_window(now):
-        return
-    hours = account.lent_consumed(now) + account.lent_committed(now, state.config.commit_quantum)
-    lent = {
-        "GPUs": (account.lent_used, lending.max_concurrency, f"{account.lent_used} of {lending.max_concurrency} GPUs"),
-        "hours": (
-            hours,
-            lending.max_gpu_hours,
-            f"{gpu_hours(hours):g} of {gpu_hours(lending.max_gpu_hours or 0):g} GPU-hours, what is promised included",
-        ),
-    }
-    for what, (used, cap, told) in lent.items():
-        if cap and used * 100 >= cap * LENT_PERCENT:
-            budget, name = Key(account.id[0]), account.id[1]
-            yield Notice(
-                key=f"{Kind.LENDING_CAP_NEAR.value}/{budget}/{name}/{what}/{cap}/{now // DAY}",
-                kind=Kind.LENDING_CAP_NEAR,
-                at=now,
-                text=f"Budget {short(budget)}: {name} has lent {told}",
-                owner=state.budgets[budget].owner,
-                budget=budget,
-                envelope=name,
-            )
+def _lent(state: State, budget: Key, now: int, times: list[int]) -> Iterator[Notice]:
+    """Lending caps that are nearly full, today; when others will be by the passing of time, and when it is another day."""
+    for fill in in_question(state, budget, now):
+        near_at = fill.near_at(now)
+        if near_at is not None:
+            times.append(near_at)
+        if fill.warning is None or not fill.cap:  # who lends nothing has said so
+            continue
+        times.append((now // DAY + 1) * DAY)
+        what, lent = "GPUs", f"{fill.taken} of {fill.cap} GPUs"
+        if fill.hours:
+            what = "hours"
+            lent = f"{gpu_hours(fill.taken):g} of {gpu_hours(fill.cap):g} GPU-hours, what is promised included"
+        yield Notice(
+            key=f"{Kind.LENDING_CAP_NEAR.value}/{budget}/{fill.envelope}/{what}/{fill.cap}/{now // DAY}",
+            kind=Kind.LENDING_CAP_NEAR,
+            at=now,
+            text=f"Budget {short(budget)}: {fill.envelope} has lent {lent}",
+            owner=state.budgets[budget].owner,
+            budget=budget,
+            envelope=fill.envelope,
+        )

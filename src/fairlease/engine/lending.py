@@ -45,12 +45,16 @@ class Loan(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """How full one lending cap is: GPUs that are lent, or GPU-ms that were used by borrowers or are promised to them."""
+    """How full one lending cap is: GPUs that are lent, or GPU-ms that were used by borrowers or are promised to them.
+
+    `rate`: how much more of it is taken each ms by the mere passing of time.
+    """
 
     envelope: str
     hours: bool
     taken: int
     cap: int
+    rate: int = 0
 
     @property
     def warning(self) -> Reason | None:
@@ -58,6 +62,11 @@ class Fill(NamedTuple):
         if self.taken >= self.cap:
             return Reason.LendingCapExceeded
         return Reason.LendingCapNear if self.taken * 100 >= self.cap * NEAR_PERCENT else None
+
+    def near_at(self, now: int) -> int | None:
+        """When a warning will be due, if all goes on as it does; None where one is, or never will be."""
+        left = -(-self.cap * NEAR_PERCENT // 100) - self.taken
+        return now - (-left // self.rate) if left > 0 and self.rate > 0 else None
 
     def told(self) -> str:
         """In words."""
@@ -105,14 +114,21 @@ def fills(state: State, account: Account, now: int) -> Iterator[Fill]:
         yield Fill(name, hours=False, taken=account.lent_used, cap=lending.max_concurrency)
     if lending.max_gpu_hours is not None:
         spent = account.lent_consumed(now) + account.lent_committed(now, state.config.commit_quantum)
-        yield Fill(name, hours=True, taken=spent, cap=lending.max_gpu_hours)
+        used = account.lent.rate if account.inside_window(now) else 0
+        rate = used - account.lent_promise.deadline_gpus  # what has a limit was promised whole: its use takes no more
+        yield Fill(name, hours=True, taken=spent, cap=lending.max_gpu_hours, rate=rate)
+
+
+def in_question(state: State, budget: Key, now: int) -> Iterator[Fill]:
+    """The lending caps of a Budget that may be worth a warning: what lends no more needs none."""
+    for envelope in state.budgets[budget].envelopes:
+        if envelope.lending.allow and envelope.opens_by(now):
+            yield from fills(state, state.account(budget, envelope.name), now)
 
 
 def nearly_full(state: State, budget: Key, now: int) -> list[Fill]:
-    """The lending caps of a Budget that are full or nearly so; what lends no more needs no warning."""
-    accounts = [state.account(budget, envelope.name) for envelope in state.budgets[budget].envelopes]
-    lenders = [account for account in accounts if account.envelope is not None and account.envelope.lending.allow]
-    return [fill for account in lenders for fill in fills(state, account, now) if fill.warning is not None]
+    """The lending caps of a Budget that are full or nearly so."""
+    return [fill for fill in in_question(state, budget, now) if fill.warning is not None]
 
 
 def circle(state: State, owner: str) -> tuple[str, ...]:

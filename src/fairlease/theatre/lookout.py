@@ -94,7 +94,7 @@ class Lookout:
         found = alarms(self._decider.state, now)
         self._alarm_at = found.again_at
         fresh = [each for each in found.notices if each.key not in self._told]
-        self._told.update(each.key for each in fresh)
+        self._told = {each.key for each in found.notices}  # what comes again has its old key
         return fresh, IDLE_S if found.again_at is None else max(0.0, (found.again_at - now) / 1000)
 
     # --- what is shown ---------------------------------------------------------------------------------------------------
