@@ -30,13 +30,13 @@ def stopped(pool: Pool, need: Need, offers: list[Offer], purse_of: Callable[[], 
         return None
     payment = Payment(purse, offers)
     known = None if payment.entangled else (need, room)
-    if known is not None and pool.ever_fits.get(known):
+    if known is not None and known in pool.ever_fits:
         return None
     found = _stopped(pool, need, payment, lambda: Payment(purse_of(), offers))
-    if known is not None:
+    if known is not None and found is None:  # a no has its reasons, which are not kept
         if len(pool.ever_fits) >= REMEMBERED_MAX:
             pool.ever_fits.clear()
-        pool.ever_fits[known] = found is None
+        pool.ever_fits[known] = True
     return found
 
 

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger import event as ev
 from fairlease.model.amount import SECOND, format_instant
-from fairlease.model.record import Key, split
-from fairlease.model.reservation import ReservationState
+from fairlease.model.record import split
+from fairlease.model.reservation import IN_FORCE, ReservationState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlease.ledger.live import Hold, RunState
+    from fairlease.ledger.live import RunState
+    from fairlease.model.record import Key
 
 View = dict[str, Any]
+
+IN_FORCE_WORDS = tuple(state.value for state in IN_FORCE)
 
 
 class Reservations:
@@ -39,7 +42,7 @@ class Reservations:
     @_fold.register
     def _(self, event: ev.ReservationMade) -> None:
         before = self._latest.get(event.run)
-        if before is not None and self._all[before][1]["state"] in _IN_FORCE:
+        if before is not None and self._all[before][1]["state"] in IN_FORCE_WORDS:
             self._all[before][1].update(_status(ReservationState.SUPERSEDED, event.reason.value, event.message))
         self._latest[event.run] = len(self._all)
         status = _status(ReservationState.PENDING, event.basis.value, event.message)
@@ -58,7 +61,7 @@ class Reservations:
         for each in event.runs:
             told = self._forecasts[each.run] = forecast_view(self._at, each)
             place = self._latest.get(each.run)
-            if place is not None and self._all[place][1]["state"] in _IN_FORCE:
+            if place is not None and self._all[place][1]["state"] in IN_FORCE_WORDS:
                 self._all[place][1]["forecast"] = told
 
     @_fold.register
@@ -79,11 +82,6 @@ class Reservations:
         """The reservation of a run that is in force, or else its last."""
         place = self._latest.get(run)
         return None if place is None else _object(*self._all[place], now)
-
-
-_IN_FORCE = tuple(
-    state.value for state in (ReservationState.PENDING, ReservationState.ACTIVE, ReservationState.BLOCKED)
-)
 
 
 def forecast_view(at: int, told: ev.Foreseen) -> View:
@@ -115,25 +113,13 @@ def in_force(run: RunState, now: int) -> View | None:
     status = _status(hold.state, reason.value, hold.message)
     if run.foreseen is not None:
         status["forecast"] = forecast_view(*run.foreseen)
-    return _object(Made(run.key, hold), status, now)
+    return _object(hold.made(run.key), status, now)
 
 
-class Made:
-    """A reservation in force with the run it is for: what `ReservationMade` told."""
-
-    def __init__(self, run: Key, hold: Hold) -> None:
-        self.run = run
-        self.name = hold.name
-        self.earliest_start = hold.earliest_start
-        self.domains = hold.domains
-        self.lien = hold.lien
-        self.envelopes = hold.envelopes
-
-
-def _object(made: ev.ReservationMade | Made, status: View, now: int) -> View:
+def _object(made: ev.ReservationMade, status: View, now: int) -> View:
     namespace, run = split(made.run)
     told = {name: value for name, value in status.items() if value}
-    if status["state"] in _IN_FORCE:
+    if status["state"] in IN_FORCE_WORDS:
         told["countdownSeconds"] = max(0, made.earliest_start - now) // SECOND
     return {
         "name": made.name if namespace == "default" else f"{namespace}/{made.name}",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from fairlease.engine.reservations import Reservations
+from fairlease.engine.reservations import IN_FORCE_WORDS, Reservations
 from fairlease.engine.view import lease_object, run_status
 from fairlease.kube.chronicle import lease_key
 from fairlease.kube.history import past_of, read_rows
@@ -43,7 +43,6 @@ CHECK = "objects"
 LOOKS = 5
 PAUSE_S = 1.0
 _KINDS = (LEASES, RESERVATIONS, OUTCOMES, RUNS, BUDGETS)
-_IN_FORCE = ("Pending", "Active", "Blocked")
 _STANDING = ("state", "reason", "message")
 _LIVING = ("attempt", "leases", "submittedAt", "startedAt", "deadline", "width", "pendingReservation", "earliestStart")
 _ENDED = ("phase", "reason", "attempt", "submittedAt", "startedAt", "endedAt", "funding")
@@ -144,7 +143,7 @@ class _Books:
                 self.absent += 1
                 continue
             yield from _differing("Reservation", name, there.spec, view["spec"])
-            if view["status"]["state"] in _IN_FORCE or there.status:
+            if view["status"]["state"] in IN_FORCE_WORDS or there.status:
                 kept, told = (
                     {field: each.get(field) for field in _STANDING} for each in (there.status, view["status"])
                 )

@@ -26,6 +26,10 @@ class ReservationState(enum.Enum):
     SUPERSEDED = "Superseded"
 
 
+IN_FORCE = (ReservationState.PENDING, ReservationState.ACTIVE, ReservationState.BLOCKED)
+"""Of each run at most one is so; all others are history."""
+
+
 def reservation_name(run: Key, number: int) -> str:
     """The name of a run's first reservation, of its second, and so on."""
     return split(run)[1] + "-reservation" + (f"-{number}" if number > 1 else "")

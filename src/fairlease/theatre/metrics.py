@@ -16,7 +16,7 @@ from fairlease.engine.view import budget_status
 from fairlease.ledger import event as ev
 from fairlease.model.amount import SECOND
 from fairlease.model.record import short
-from fairlease.model.reservation import ReservationState
+from fairlease.model.reservation import IN_FORCE
 from fairlease.reason import Reason
 from fairlease.theatre.change_metrics import CHANGE_METRICS, ChangeMetrics
 from fairlease.theatre.pages import Page
@@ -36,7 +36,6 @@ _RESOLVED = {
 _PACKED = {Reason.Start: "placed", Reason.NoRoom: "NoRoom", Reason.NeverFits: "NeverFits"}
 _DELAYS = (0.0, 1.0, 10.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 604_800.0)
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_IN_FORCE = (ReservationState.PENDING, ReservationState.ACTIVE, ReservationState.BLOCKED)
 
 
 class Metric(NamedTuple):
@@ -274,7 +273,7 @@ class Metrics:
             error.labels("last_two").set(sum(compared) / len(compared) / SECOND)
 
     def _reservations(self, state: State) -> None:
-        counts = dict.fromkeys(_IN_FORCE, 0)
+        counts = dict.fromkeys(IN_FORCE, 0)
         for run in state.holds.values():
             if run.hold is not None:
                 counts[run.hold.state] += 1
