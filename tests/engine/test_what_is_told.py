@@ -204,6 +204,34 @@ def test_a_cut_that_is_far_off_is_told_only_at_its_notice() -> None:
     assert [notice.due for notice in ahead(world)] == [opens]
 
 
+def test_a_run_that_passed_its_latest_start_is_told_so_once_with_what_became_of_its_date() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8))
+    head = world.scheduler.head.seq
+    world.submit("late", run("alpha", 8, pod=8, latest_start=world.now + 10 * MINUTE))
+    world.submit("poor", run("nobody", 8, pod=8, latest_start=world.now + 10 * MINUTE))
+    world.wait(HOUR)
+    late, poor = [each for each in told(world, head) if each.kind is Kind.LATEST_START_PASSED]
+    remedy = "submit it again with a later runtime.latestStart"
+    assert late.text == (
+        f"late could not start by its latestStart: it has ended, and its reservation is canceled; {remedy}"
+    )
+    assert poor.text == f"poor could not start by its latestStart: it has ended; {remedy}"
+    assert (late.run, late.owner, late.concerns) == (key("late"), "owner of default/late", (key("late"),))
+
+
+def test_a_warning_expires_when_what_it_warns_of_has_come_and_what_happened_never_does() -> None:
+    world = World(node("a0"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("big", run("alpha", 8, pod=8))
+    (coming_cut,) = ahead(world)
+    assert coming_cut.due is not None
+    assert (coming_cut.expired(coming_cut.due - 1), coming_cut.expired(coming_cut.due)) == (False, True)
+    world.wait(20 * MINUTE)
+    later = [each.kind for each in told(world) if not each.expired(world.now)]
+    assert later == [Kind.RESERVATION_ACTIVE, Kind.RUN_CUT, Kind.RUN_STARTED]
+
+
 # --- money -------------------------------------------------------------------------------------------------------------
 
 

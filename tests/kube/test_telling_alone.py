@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.kube.conftest import CONFIG
@@ -19,7 +21,7 @@ from tests.kube.tenancy import path
 from tests.local.mailbox import Mailbox
 from tools.controlplane import Plane
 
-from fairlease.model.amount import parse_instant
+from fairlease.model.amount import format_instant, parse_instant
 
 STRANGER = CONFIG.parent / "docs" / "verify_lottery.py"
 SETTINGS = """
@@ -161,6 +163,25 @@ def test_a_forecast_moves_when_facts_change_and_says_why(team: Team) -> None:
     team.reaches("paid", "Running")
     eventually(lambda: team.reservation(name)["status"]["state"] == "Released")
     assert parse_instant(team.status("paid")["startedAt"]) <= parse_instant(first["p90"])
+
+
+def test_a_run_that_could_not_start_in_time_is_told_at_the_run_and_to_the_webhook_once(
+    team: Team, mailbox: Mailbox
+) -> None:
+    team.submit("first", 16, pod=8)
+    team.reaches("first", "Running")
+    soon = format_instant(round(time.time()) * 1000 + 4_000)
+    team.submit("late", 16, pod=8, runtime={"latestStart": soon})
+    team.reaches("late", "Failed")
+    noted = eventually(lambda: notes(team, "late", "LatestStartPassed"))
+    assert any(each.startswith("Failed after 0 GPU-hours") for each in noted)
+
+    def posted() -> list[dict[str, Any]]:
+        return [each for each in mailbox.got if each["key"].startswith(f"LatestStartPassed/{team.namespace}/late/")]
+
+    (told_so,) = eventually(posted)
+    assert (told_so["run"], told_so["owner"]) == (f"{team.namespace}/late", team.owner)
+    assert "its reservation is canceled" in told_so["text"]
 
 
 # --- money -----------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.local.stage import Stage, daemon
 
-SHORT = "notice: 2s\nminRuntime: 0s\ngrace: 1s\n"
+SHORT = "minRuntime: 0s\ngrace: 1s\n"
 SLEEP = "while :; do sleep 0.05; done"
 
 
@@ -62,10 +62,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def told(tmp_path: Path, config: str, **more: object) -> Iterator[Stage]:
+def told(tmp_path: Path, config: str, *, notice: str = "2s", **more: object) -> Iterator[Stage]:
     """A daemon whose notice is short."""
     path = tmp_path / "fairlease.yaml"
-    path.write_text(SHORT + config)
+    path.write_text(f"notice: {notice}\n{SHORT}{config}")
     with daemon(tmp_path / "home", config=str(path), **more) as stage:
         yield stage
 

@@ -17,7 +17,11 @@ from tests.local.mailbox import SHORT, SLEEP, Mailbox, free_port, metric, told
 from tests.local.stage import budget_object, daemon, run_object, until
 from tests.local.test_access import ALICE, AS_ROOT, BOB, as_user
 
+from fairlease.model.amount import format_instant
+
 FOREVER = run_object("old", 8, SLEEP)
+LONG = "1m"
+"""A notice after which nobody is cut while a test lasts: its warnings are in time however slow the machine is."""
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def mailbox() -> Iterator[Mailbox]:
 def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mailbox) -> None:
     port = free_port()
     config = f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/hook'}}\n"
-    with told(tmp_path, config, metrics_port=port) as stage:
+    with told(tmp_path, config, notice="6s", metrics_port=port) as stage:
         stage.call("submit", objects=[FOREVER])
         stage.call("submit", objects=[run_object("big", 8, "sleep 30")])
         until(lambda: stage.phase("big") == "Running")
@@ -66,9 +70,8 @@ def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mail
 
 def test_a_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path, mailbox: Mailbox) -> None:
     mailbox.answers = [500, 503]
-    with told(
-        tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
-    ) as stage:
+    config = f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
+    with told(tmp_path, config, notice=LONG) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["error"].endswith("500 Internal Server Error"))
         until(lambda: mailbox.got)
@@ -76,14 +79,49 @@ def test_a_webhook_that_fails_is_tried_again_and_told_once(tmp_path: Path, mailb
         assert mailbox.kinds() == {"DeficitForecast": 1}
 
 
+def test_a_warning_whose_time_has_passed_is_dropped_and_what_happened_is_told(tmp_path: Path, mailbox: Mailbox) -> None:
+    mailbox.answers = [500] * 3  # the next try comes 3.5 s after the first
+    port = free_port()
+    config = f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/'}}\n"
+    with told(tmp_path, config, metrics_port=port) as stage:
+        stage.call("submit", objects=[FOREVER, run_object("big", 8, "sleep 30")])
+        until(lambda: mailbox.kinds()["RunStarted"])
+        assert mailbox.kinds() == {"ReservationActive": 1, "RunCut": 1, "RunStarted": 1}
+        states = {(each["kind"], each["deliveries"][0]["state"]) for each in stage.call("notices")["notices"]}
+        assert {state for kind, state in states if kind in ("DeficitForecast", "CutComing")} == {"expired"}
+        url = stage.call("status")["metrics"]
+        assert metric(url, 'notifications_total{kind="CutComing",result="expired"}') == 2
+        assert stage.call("status")["notifications"] == {"pending": 0, "failed": 0, "error": ""}
+
+
+def test_a_run_that_could_not_start_in_time_is_told_over_every_channel_once(tmp_path: Path, mailbox: Mailbox) -> None:
+    out = tmp_path / "out"
+    script = f'echo "$FAIRLEASE_NOTICE $FAIRLEASE_RUN" >> {out}'
+    ways = (
+        f"webhook: 'http://127.0.0.1:{mailbox.port}/', command: [/bin/sh, -c, '{script}'], kinds: [LatestStartPassed]"
+    )
+    with told(tmp_path, f"notify: {{{ways}}}\n", notice=LONG) as stage:
+        stage.call("submit", objects=[FOREVER])
+        soon = format_instant(round(time.time() * 1000) + 1_000)
+        stage.call("submit", objects=[run_object("late", 8, "true", runtime={"latestStart": soon})])
+        until(lambda: mailbox.got and out.exists() and stage.call("status")["notifications"]["pending"] == 0)
+        assert stage.ends("late")["reason"] == "LatestStartPassed"
+        stage.kill()
+        stage.start()
+        time.sleep(1)
+        assert out.read_text() == "LatestStartPassed late\n"
+        (notice,) = mailbox.got
+        assert (notice["run"], notice["owner"]) == ("default/late", "org:ai:rai")
+        assert "its reservation is canceled" in notice["text"]
+
+
 @pytest.mark.parametrize(("code", "word"), [(403, "Forbidden"), (302, "Found")])
 def test_a_webhook_that_refuses_for_good_is_given_up_visibly(
     tmp_path: Path, mailbox: Mailbox, code: int, word: str
 ) -> None:
     mailbox.answers = [code]
-    with told(
-        tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
-    ) as stage:
+    config = f"notify: {{webhook: 'http://127.0.0.1:{mailbox.port}/', kinds: [DeficitForecast]}}\n"
+    with told(tmp_path, config, notice=LONG) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["failed"] == 1)
         assert stage.call("status")["notifications"]["error"] == f"the webhook answered {code} {word}"
@@ -100,7 +138,7 @@ def test_what_a_killed_daemon_did_not_deliver_the_next_one_does_once(tmp_path: P
         try:
             stage.start()
             until(lambda: box.kinds()["RunStarted"])
-            assert box.kinds()["RunCut"] == box.kinds()["DeficitForecast"] == 1
+            assert box.kinds() == {"ReservationActive": 1, "RunCut": 1, "RunStarted": 1}, "it is too late to warn"
             until(lambda: stage.call("status")["notifications"]["pending"] == 0)
             before = box.kinds()
             stage.kill()
@@ -171,7 +209,7 @@ def test_a_command_gets_the_notice_and_the_run_it_is_about(tmp_path: Path) -> No
         f'#!/bin/sh\necho "$FAIRLEASE_NOTICE $FAIRLEASE_RUN $FAIRLEASE_DUE" >> {out}; cat >> {out}; echo >> {out}\n'
     )
     hook.chmod(0o755)
-    with told(tmp_path, f"notify: {{command: [{hook}], kinds: [CutComing]}}\n") as stage:
+    with told(tmp_path, f"notify: {{command: [{hook}], kinds: [CutComing]}}\n", notice=LONG) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: out.exists() and len(out.read_text().splitlines()) >= 2)
         first, body = out.read_text().splitlines()[:2]
@@ -183,7 +221,8 @@ def test_a_command_gets_the_notice_and_the_run_it_is_about(tmp_path: Path) -> No
 def test_a_command_that_fails_is_tried_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = f"echo try >> {out}; [ $(wc -l < {out}) -ge 3 ] || {{ echo not yet; exit 3; }}"
-    with told(tmp_path, f"notify: {{command: [/bin/sh, -c, '{script}'], kinds: [DeficitForecast]}}\n") as stage:
+    config = f"notify: {{command: [/bin/sh, -c, '{script}'], kinds: [DeficitForecast]}}\n"
+    with told(tmp_path, config, notice=LONG) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: stage.call("status")["notifications"]["error"] == "the command failed: exit code 3: not yet")
         until(lambda: stage.call("status")["notifications"]["pending"] == 0 and out.read_text() == "try\n" * 3)
@@ -192,7 +231,8 @@ def test_a_command_that_fails_is_tried_again(tmp_path: Path) -> None:
 def test_a_killed_daemon_leaves_no_command_behind(tmp_path: Path) -> None:
     marker = "61.7531"
     script = f"setsid sleep {marker} & sleep {marker}"
-    with told(tmp_path, f"notify: {{command: [/bin/sh, -c, '{script}'], kinds: [DeficitForecast]}}\n") as stage:
+    config = f"notify: {{command: [/bin/sh, -c, '{script}'], kinds: [DeficitForecast]}}\n"
+    with told(tmp_path, config, notice=LONG) as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "true")])
         until(lambda: len(sleepers(marker)) == 2)
         stage.kill()
@@ -215,7 +255,7 @@ def sleepers(marker: str) -> list[int]:
 def test_a_signal_reaches_only_processes_that_catch_it(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     careful = f"trap 'echo saved >> {saved}' USR1; echo ready; {SLEEP}"
-    with told(tmp_path, "notify: {signal: SIGUSR1}\n") as stage:
+    with told(tmp_path, "notify: {signal: SIGUSR1}\n", notice=LONG) as stage:
         stage.call(
             "submit", objects=[run_object("careful", 4, careful), run_object("plain", 4, f"echo ready; {SLEEP}")]
         )
@@ -260,7 +300,7 @@ def test_the_command_runs_as_the_runs_user_and_the_file_is_theirs_to_read() -> N
     config = place / "config.yaml"
     script = f'id -un > {place}/out/$FAIRLEASE_RUN.$FAIRLEASE_NOTICE; echo "$HOME" >> {place}/out/$FAIRLEASE_RUN.$FAIRLEASE_NOTICE'
     config.write_text(
-        f"{SHORT}users: {{{ALICE}: [org:ai], {BOB}: [org:ai]}}\nnotify: {{command: [/bin/sh, -c, '{script}']}}\n"
+        f"notice: 6s\n{SHORT}users: {{{ALICE}: [org:ai], {BOB}: [org:ai]}}\nnotify: {{command: [/bin/sh, -c, '{script}']}}\n"
     )
     careful = f'while [ ! -r "$FAIRLEASE_NOTICE_FILE" ]; do sleep 0.05; done; echo "told"; {SLEEP}'
     try:

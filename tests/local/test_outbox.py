@@ -50,6 +50,15 @@ def test_what_was_given_up_is_counted_for_as_long_as_asked(outbox: Outbox) -> No
     assert outbox.sums(since=0) == (1, 2, "not now")
 
 
+def test_what_went_wrong_last_is_what_was_given_up_last_whatever_was_raised_first(outbox: Outbox) -> None:
+    outbox.put([(notice(name), [Address("command")]) for name in "abc"], 0)
+    first, second, third = outbox.pending("command", 10)
+    outbox.settle(second, "failed", "second", at=20)
+    outbox.settle(first, "failed", "first", at=30)
+    outbox.settle(third, "failed", "third", at=10)
+    assert outbox.sums(since=0) == (0, 3, "first")
+
+
 def test_old_notices_go_but_not_those_that_would_be_told_again(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ob, "KEPT_MAX", 10)
     monkeypatch.setattr(ob, "PRUNE_EVERY", 50)

@@ -17,7 +17,7 @@ fairlease notices --run my-run
 fairlease notices -o json | jq '.notices[] | select(.kind == "CutComing")'
 """
 
-_URGENT = ("CutComing", "RunCut", "ReservationBlocked", "Overdrawn", "HoursUsedUp")
+_URGENT = ("CutComing", "RunCut", "ReservationBlocked", "LatestStartPassed", "Overdrawn", "HoursUsedUp")
 
 
 @verb("notices", example=_EXAMPLE, formats=READ, namespace=True, wide="Budgets, claims and keys")

@@ -36,11 +36,16 @@ class Kind(enum.Enum):
     RUN_STARTED = "RunStarted"
     RESERVATION_ACTIVE = "ReservationActive"
     RESERVATION_BLOCKED = "ReservationBlocked"
+    LATEST_START_PASSED = "LatestStartPassed"
     OVERDRAWN = "Overdrawn"
     HOURS_LOW = "HoursLow"
     HOURS_USED_UP = "HoursUsedUp"
     WINDOW_ENDING = "WindowEnding"
     LENDING_CAP_NEAR = "LendingCapNear"
+
+
+WARNINGS = frozenset({Kind.DEFICIT_FORECAST, Kind.CUT_COMING, Kind.WINDOW_ENDING})
+"""Kinds that are of no use when what they foretell has come. That hours run low stays true whenever they were to end."""
 
 
 class Risk(Record, frozen=True, kw_only=True):
@@ -68,6 +73,10 @@ class Notice(Record, frozen=True, kw_only=True):
     claim: Key | None = None
     outcome: str = ""
     runs: tuple[Risk, ...] = ()
+
+    def expired(self, now: int) -> bool:
+        """Whether it warns of what was to happen by now: who hears of it then would think that it is still to come."""
+        return self.kind in WARNINGS and self.due is not None and self.due <= now
 
     @property
     def concerns(self) -> tuple[Key, ...]:
@@ -105,6 +114,8 @@ class _Teller:
                 yield from self._reserved(event)
             elif isinstance(event, ev.ReservationTurned):
                 yield from self._turned(event)
+            elif isinstance(event, ev.RunEnded) and event.reason is Reason.LatestStartPassed:
+                yield self._too_late(event)
             elif isinstance(event, ev.CoverLost):
                 yield self._overdrawn(event)
             elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.EXHAUSTED:
@@ -177,6 +188,12 @@ class _Teller:
         elif event.state is ReservationState.BLOCKED:
             text = f"{short(event.run)}: its reservation holds nothing any more ({event.reason.value}): {event.message}"
             yield self._notice(Kind.RESERVATION_BLOCKED, subject, text, event.run)
+
+    def _too_late(self, event: ev.RunEnded) -> Notice:
+        waited = any(isinstance(each, ev.ReservationTurned) and each.run == event.run for each in self.entry.events)
+        lost = ", and its reservation is canceled" if waited else ""
+        text = f"{short(event.run)} could not start by its latestStart: it has ended{lost}; {event.reason.remedy}"
+        return self._notice(Kind.LATEST_START_PASSED, f"{event.run}/{self.entry.seq}", text, event.run)
 
     # --- money ---------------------------------------------------------------------------------------------------------
 

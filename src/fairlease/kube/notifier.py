@@ -54,7 +54,15 @@ REMEMBER_S = 5.0
 AGAIN_S, PAUSE_S = 2.0, 0.1
 BACKLOG_MAX = 10_000
 
-BY_STORY = frozenset({nt.Kind.RUN_STARTED, nt.Kind.RESERVATION_BLOCKED, nt.Kind.OVERDRAWN, nt.Kind.HOURS_USED_UP})
+BY_STORY = frozenset(
+    {
+        nt.Kind.RUN_STARTED,
+        nt.Kind.RESERVATION_BLOCKED,
+        nt.Kind.LATEST_START_PASSED,
+        nt.Kind.OVERDRAWN,
+        nt.Kind.HOURS_USED_UP,
+    }
+)
 """Kinds that are no Events of their own: the Event of what happened says the same, at the same object (`kube.tidings`)."""
 QUIET = frozenset({nt.Kind.RESERVATION_ACTIVE, nt.Kind.RUN_STARTED})
 

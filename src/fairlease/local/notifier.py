@@ -22,7 +22,7 @@ import msgspec
 from fairlease.engine import notice as nt
 from fairlease.local.environment import notice_environment
 from fairlease.local.processes import account_of
-from fairlease.model.amount import DAY, MINUTE
+from fairlease.model.amount import DAY
 from fairlease.model.record import Key, short
 from fairlease.model.writing import write
 from fairlease.theatre import webhook
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 COMMAND, SIGNAL = "command", "signal"
 CHANNELS = {WEBHOOK: Channel(1, WEBHOOK_TRIES, in_order=True), COMMAND: Channel(4, 5), SIGNAL: Channel(8, 3)}
 """A webhook gets notices in their order."""
-
-LATE_MS = MINUTE
-"""So long after a cut was due nobody need be told any more that it comes."""
 
 COMMAND_S = 30.0
 MARK_EVERY = 1_000
@@ -200,8 +197,6 @@ class Notifier:
         if channel == WEBHOOK and told.webhook is not None:
             await webhook.post(told.webhook, notice)
             return
-        if notice.kind is nt.Kind.CUT_COMING and notice.due is not None and self._daemon.now() > notice.due + LATE_MS:
-            raise Gone("late")
         if channel == COMMAND and told.command:
             await self._call(notice, Key(run), told.command)
         elif channel == SIGNAL and told.signal is not None:

@@ -1,7 +1,7 @@
 """Courier: carries notices from the outbox to those who are to hear of them, over channels that the theatre knows.
 
-What cannot be delivered is tried again, later each time, and given up in the end; a crash loses nothing that the outbox remembers,
-and repeats at most what was under way.
+What cannot be delivered, whatever the cause, is tried again, later each time, and given up in the end; a crash loses nothing that
+the outbox remembers, and repeats at most what was under way. A warning that could not be delivered in time is dropped.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ FIRST_WAIT_MS = SECOND // 2
 LAST_WAIT_MS = 5 * MINUTE
 MANY = 20
 """Notices of one kind and one entry that a webhook gets one by one; more come as one."""
+EXPIRED = "expired"
+"""What becomes of a warning whose time has passed."""
 IDLE_S = 60.0
 CLOSE_S = 1.0
 
@@ -94,21 +96,13 @@ class Courier:
     async def _deliver(self, delivery: Delivery) -> None:
         kind, channel = delivery.notice.kind.value, self._channels[delivery.address.channel]
         try:
-            result, error = "delivered", ""
-            try:
-                await self._send(delivery)
-            except Gone as why:
-                result = str(why)
-            except Refusal as refusal:
-                error = str(refusal)
-                last = refusal.for_good or delivery.tries + 1 >= channel.tries_max
-                result = "failed" if last else "retried"
+            result, error = await self._tried(delivery, channel.tries_max)
             if result == "retried":
                 self._postpone(delivery, error, in_order=channel.in_order)
             else:
-                self._outbox.settle(delivery, result, error)
+                self._outbox.settle(delivery, result, error, self._now())
             self._metrics.notified(kind, result)
-            if error:
+            if error or result == EXPIRED:
                 self._log.warning("notice not delivered", key=delivery.notice.key, result=result, error=error)
         except sqlite3.Error:
             self._log.exception("a delivery could not be noted")
@@ -116,6 +110,23 @@ class Courier:
         finally:
             self._tasks.pop(delivery.number, None)
             self._wake()
+
+    async def _tried(self, delivery: Delivery, tries_max: int) -> tuple[str, str]:
+        """What came of one try, and what went wrong with it."""
+        if delivery.notice.expired(self._now()):
+            return EXPIRED, ""
+        try:
+            await self._send(delivery)
+        except Gone as why:
+            return str(why), ""
+        except Refusal as refusal:
+            error, for_good = str(refusal), refusal.for_good
+        except Exception as fault:  # noqa: BLE001 - it is logged; one that nobody thought of must not be tried without end
+            self._log.exception("a delivery failed", key=delivery.notice.key)
+            error, for_good = f"{type(fault).__name__}: {fault}", False
+        else:
+            return "delivered", ""
+        return ("failed" if for_good or delivery.tries + 1 >= tries_max else "retried"), error
 
     def _postpone(self, delivery: Delivery, error: str, *, in_order: bool) -> None:
         wait_ms = min(LAST_WAIT_MS, FIRST_WAIT_MS << min(delivery.tries, 20))
@@ -148,6 +159,6 @@ def _digest(kind: nt.Kind, found: list[nt.Notice]) -> nt.Notice:
         kind=kind,
         at=found[0].at,
         text=text,
-        due=min(dues, default=None),
+        due=max(dues, default=None),  # as long as one of them is to come, it is worth a word
         gpus=sum(each.gpus for each in found),
     )

@@ -92,7 +92,8 @@ METRICS = {
     "notifications_total": Metric(
         "counter",
         ("kind", "result"),
-        "Tries to deliver a notice: delivered, retried, failed (given up), or nobody left to tell (gone, late, unheard).",
+        "Tries to deliver a notice: delivered, retried, failed (given up), expired (what it warns of has come), or nobody left to "
+        "tell (gone, unheard).",
     ),
     "notifications_pending": Metric("gauge", (), "Deliveries of notices that are not done yet."),
     "gpus": Metric("gauge", (), "GPUs of all nodes."),

@@ -146,11 +146,11 @@ class Outbox:
         )
         return [Delivery(row[0], Address(row[1], row[2]), row[3], row[4], _decoder.decode(row[5])) for row in rows]
 
-    def settle(self, delivery: Delivery, state: str, error: str = "") -> None:
-        """A delivery is over, one way or another."""
+    def settle(self, delivery: Delivery, state: str, error: str = "", at: int = 0) -> None:
+        """A delivery is over, one way or another, since `at`."""
         self._db.execute(
-            "UPDATE delivery SET state = ?, error = ?, tries = tries + 1 WHERE number = ?",
-            (state, error, delivery.number),
+            "UPDATE delivery SET state = ?, error = ?, due = MAX(due, ?), tries = tries + 1 WHERE number = ?",
+            (state, error, at, delivery.number),
         )
 
     def postpone(self, delivery: Delivery, due: int, error: str) -> None:
@@ -162,15 +162,15 @@ class Outbox:
     def sums(self, since: int) -> Sums:
         """How deliveries stand, of those given up the notices raised since then, and what went wrong last among them."""
         (pending,) = self._db.execute("SELECT COUNT(*) FROM delivery WHERE state = 'pending'").fetchone()
-        failed, error = self._db.execute(
-            "SELECT COUNT(*), d.error FROM delivery d JOIN notice n ON n.number = d.notice"
-            " WHERE d.state = 'failed' AND n.at >= ?",
-            (since,),
-        ).fetchone()
+        given_up = "FROM delivery d JOIN notice n ON n.number = d.notice WHERE d.state = 'failed' AND n.at >= ?"
+        (failed,) = self._db.execute(f"SELECT COUNT(*) {given_up}", (since,)).fetchone()
         row = self._db.execute(
             "SELECT error FROM delivery WHERE state = 'pending' AND error != '' ORDER BY due LIMIT 1"
         ).fetchone()
-        return Sums(pending, failed, (error or "") if row is None else row[0])
+        if row is None:
+            latest = f"SELECT d.error {given_up} ORDER BY d.due DESC, d.number DESC LIMIT 1"
+            row = self._db.execute(latest, (since,)).fetchone()
+        return Sums(pending, failed, "" if row is None else row[0])
 
     def last(self, limit: int, run: Key | None = None) -> list[tuple[Notice, list[tuple[str, str, str]]]]:
         """The latest notices, the latest first, each with (channel, run, state) of its deliveries."""
