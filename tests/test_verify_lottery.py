@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fairlease.cli.main import cli
 from fairlease.sim.film import play
 from fairlease.sim.scenario_file import load_scenario
 
 ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "docs" / "verify_lottery.py"
 Record = dict[str, Any]
 
 
@@ -28,8 +31,7 @@ def outcomes() -> list[Record]:
 def _verify(tmp_path: Path, document: object) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "outcomes.json"
     path.write_text(json.dumps(document))
-    script = ROOT / "docs" / "verify_lottery.py"
-    return subprocess.run([sys.executable, "-I", script, path], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-I", SCRIPT, path], capture_output=True, text=True, check=False)
 
 
 def test_what_the_engine_drew_can_be_drawn_again_from_the_record(tmp_path: Path, outcomes: list[Record]) -> None:
@@ -68,6 +70,14 @@ def _swap_victim(spec: Record) -> None:
     spec["actions"][0]["run"] = next(token["run"] for token in spec["lottery"]["tokens"] if token["run"] != drawn)
 
 
+def _another_token(spec: Record) -> None:
+    spec["lottery"]["tokens"].append(spec["lottery"]["tokens"][-1] | {"owner": "zeta:z"})
+
+
+def _more_of(spec: Record, reason: str) -> Record:
+    return {"run": spec["actions"][0]["run"], "leases": ["another"], "reason": reason, "gpus": 1}
+
+
 FORGERIES: dict[str, Callable[[Record], None]] = {
     "another is said to be drawn": _swap_draw,
     "another was ended than was drawn": _swap_victim,
@@ -84,6 +94,19 @@ FORGERIES: dict[str, Callable[[Record], None]] = {
     "a lease is closed twice": lambda spec: spec["actions"].append(copy.deepcopy(spec["actions"][0])),
     "a run was ended and nothing closed": lambda spec: spec["actions"][0].update(leases=[]),
     "a run was smaller than its token": lambda spec: spec["actions"][0].update(gpus=1),
+    "tokens are recorded out of order": lambda spec: spec["lottery"]["tokens"].reverse(),
+    "a run stands in it twice": _another_token,
+    "nobody was drawn": lambda spec: spec["lottery"].update(draws=[]),
+    "a group lacks twice": lambda spec: spec.update(deficits=[{"group": 0, "gpus": spec["deficitGPUs"] // 2}] * 2),
+    "a group lacks nothing": lambda spec: spec["deficits"].append({"group": 7, "gpus": 0}),
+    "nothing lacked": lambda spec: spec.update(deficits=[], deficitGPUs=0),
+    "a run that was ended lost a spare, too": lambda spec: spec["actions"].append(_more_of(spec, "DropSpare")),
+    "a run was ended for a reason that there is not": lambda spec: spec["actions"].append(_more_of(spec, "Greed")),
+    "no reservation was due": lambda spec: spec.pop("reservation"),
+    "a reservation's number is written otherwise": lambda spec: spec.update(reservation=spec["reservation"] + "-02"),
+    "the claim stood in its own way": lambda spec: spec["conflictSet"].append("default/" + spec["claim"]["name"]),
+    "the time is written otherwise": lambda spec: spec.update(at=spec["at"].replace("Z", "+00:00")),
+    "the outcome before it has no digest": lambda spec: spec.update(previous="none"),
     "the outcome before it is another": lambda spec: spec.update(previous="cd" * 32),
 }
 
@@ -92,7 +115,15 @@ FORGERIES: dict[str, Callable[[Record], None]] = {
 def test_a_record_that_was_changed_is_found_out(tmp_path: Path, outcomes: list[Record], forgery: str) -> None:
     forged = copy.deepcopy(outcomes)
     FORGERIES[forgery](forged[-1]["spec"])
-    assert _verify(tmp_path, forged).returncode == 1
+    done = _verify(tmp_path, forged)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.count("as recorded") == len(outcomes) - 1
+    result = CliRunner().invoke(cli, ["lottery", "verify", "--file", str(tmp_path / "outcomes.json")])
+    assert result.exit_code == (2 if forgery in NO_RECORD else 1), result.output
+
+
+NO_RECORD = ("a run was ended for a reason that there is not",)
+"""What our own reader does not take for a record at all."""
 
 
 def test_what_a_record_cannot_tell_of_itself_is_told_by_its_digest(tmp_path: Path, outcomes: list[Record]) -> None:
@@ -124,11 +155,52 @@ def test_a_record_without_its_draws_is_no_outcome(tmp_path: Path, outcomes: list
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("document", ["[]x", '{"spec": 3}', "7", ""])
+def test_a_string_that_is_no_text_is_told_and_not_raised(tmp_path: Path, outcomes: list[Record]) -> None:
+    """Half of a pair of surrogates is a string in JSON, and nothing in UTF-8."""
+    odd = copy.deepcopy(outcomes)
+    odd[-1]["spec"]["scope"]["flavor"] = "\ud800"
+    done = _verify(tmp_path, odd)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "U+D800 stands alone" in done.stderr
+    result = CliRunner().invoke(cli, ["lottery", "verify", "--file", str(tmp_path / "outcomes.json")])
+    assert (result.exit_code, "U+D800 stands alone" in result.stderr) == (2, True)
+
+
+def test_a_name_that_is_no_text_does_not_keep_it_from_telling(tmp_path: Path, outcomes: list[Record]) -> None:
+    done = _verify(tmp_path, [outcomes[0] | {"name": "\ud800"}])
+    assert (done.returncode, "as recorded" in done.stdout) == (0, True)
+
+
+def test_outcomes_are_taken_from_standard_input(outcomes: list[Record]) -> None:
+    piped = json.dumps({"outcomes": outcomes})
+    done = subprocess.run([sys.executable, "-I", SCRIPT, "-"], input=piped, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("as recorded")) == (0, len(outcomes))
+
+
+def test_a_file_that_is_missing_is_called_missing(tmp_path: Path) -> None:
+    call = [sys.executable, "-I", str(SCRIPT), str(tmp_path / "nowhere.json")]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert (done.returncode, "is missing" in done.stderr, "holds no" in done.stderr) == (2, True, False)
+
+
+def test_no_outcomes_are_nothing_to_complain_of(tmp_path: Path) -> None:
+    done = _verify(tmp_path, {"outcomes": []})
+    assert (done.returncode, done.stdout) == (0, "there are no outcomes in it\n")
+
+
+def test_the_script_shares_no_line_with_what_it_checks() -> None:
+    """An error in one would be one in both."""
+    theirs = "".join((ROOT / "src/fairlease/engine" / name).read_text() for name in ("lottery.py", "lottery_proof.py"))
+    known = {line.strip() for line in theirs.splitlines()}
+    lines = [line.strip() for line in SCRIPT.read_text().split('"""', 2)[2].splitlines()]
+    shared = [line for line in lines if line in known and len(line) > len("from collections import")]
+    assert not shared
+
+
+@pytest.mark.parametrize("document", ["[]x", '{"spec": 3}', "7", "", '{"outcomes": 7}', "[" * 100_000, "\xff"])
 def test_a_file_that_holds_no_outcome_is_refused_with_code_2(tmp_path: Path, document: str) -> None:
     path = tmp_path / "bad.json"
-    path.write_text(document)
-    script = ROOT / "docs" / "verify_lottery.py"
-    done = subprocess.run([sys.executable, "-I", script, path], capture_output=True, text=True, check=False)
+    path.write_bytes(document.encode("latin-1"))
+    done = subprocess.run([sys.executable, "-I", SCRIPT, path], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "holds no ResolverOutcome" in done.stderr

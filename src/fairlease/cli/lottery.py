@@ -80,7 +80,7 @@ def _from_file(path: str) -> list[Answer]:
         ]
     except OSError as error:
         raise Failure(f"--file: {path} cannot be read: {error.strerror}", code=BAD_INPUT, remedy=_PRINTED) from None
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise Failure(f"{path} holds no ResolverOutcome", code=BAD_INPUT, remedy=_PRINTED) from None
 
 
@@ -98,11 +98,17 @@ def _proved(outcomes: list[Answer], *, whole: bool) -> Answer:
             if before is not None and spec["previous"] != before:
                 wrong.append("it does not follow the outcome before it")
             told.append(_told(outcome, proof, wrong))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            remedy = "give the record as it was printed"
-            raise Failure(f"{outcome['name']} is no ResolverOutcome", code=BAD_INPUT, remedy=remedy) from None
-        before = digest(spec)
+            before = digest(spec)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"{outcome['name']} is no ResolverOutcome: {_what_is_wrong(error)}"
+            raise Failure(message, code=BAD_INPUT, remedy="give the record as it was printed") from None
     return {"ok": True, "outcomes": told}
+
+
+def _what_is_wrong(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"a string in it is no text (U+{ord(error.object[error.start]):04X} stands alone)"
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def _told(outcome: Answer, proof: Proof, wrong: list[str]) -> Answer:

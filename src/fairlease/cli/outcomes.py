@@ -91,6 +91,8 @@ def claimant(spec: Answer) -> str:
     if "byHand" in spec:
         by = spec["byHand"]
         return f"{by['by']} by hand" + (f" ({by['reason']})" if by.get("reason") else "")
+    if "claim" not in spec:  # in a record that was tampered with
+        return "nobody"
     return bare(f"{spec['claim']['namespace']}/{spec['claim']['name']}")
 
 
