@@ -91,7 +91,7 @@ def test_a_beacon_in_a_mounted_file_enters_the_draw_and_a_stranger_can_repeat_it
         done = verified(tmp_path / "outcomes.json", printed)
         assert (done.returncode, "as recorded (1 of 2 tokens drawn)" in done.stdout) == (0, True), done.stdout
         forged = verified(tmp_path / "forged.json", printed.replace("drand-round-77", "drand-round-78"))
-        assert (forged.returncode, "the seed does not follow from its inputs" in forged.stdout) == (1, True)
+        assert (forged.returncode, "its seed does not follow from its inputs" in forged.stdout) == (1, True)
     assert audited(cluster).ok
 
 
