@@ -29,6 +29,24 @@ def test_who_goes_because_it_is_overdrawn_does_not_stand_in_the_lottery_too() ->
     }  # fmt: skip
 
 
+def test_who_gave_all_that_the_claim_could_use_does_not_stand_in_the_lottery() -> None:
+    """Of `wide` one group lies where the claim could, and goes as width; the other is in a domain that could not hold the claim."""
+    world = World(
+        node("a0"), node("a1"), node("b0", domain="B"), *(budget(each) for each in ("ann", "bob", "claimant"))
+    )
+    world.submit("wide", run("ann", 16, 8, elastic=(8, 16, 8), group_gpus=8))
+    world.submit("rigid", run("bob", 8, 8))
+    assert {lease.node for lease in world.run("wide").held} == {"a0", "b0"}
+    whole = {"group_gpus": 16, "allow_cross_group_spread": False}
+    assert world.submit("claim", run("claimant", 16, 8, **whole)) == "Reserved"
+    world.wait(20 * MINUTE)
+    (record,) = world.told(ev.OutcomeRecorded)
+    assert [token.run for token in record.outcome.lottery.tokens] == [key("rigid")]
+    assert {cut.run: cut.reason for cut in record.outcome.actions} == {
+        key("wide"): Reason.Shrink, key("rigid"): Reason.RandomPreempt
+    }  # fmt: skip
+
+
 def test_who_starts_at_this_instant_is_not_drawn_at_it() -> None:
     """Others were cut for it: without minRuntime two claims that fall due together would undo each other."""
     world = World(node("a0"), *(budget(each) for each in ("ann", "bob", "cy")))

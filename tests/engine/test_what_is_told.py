@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.engine.build import FLAVOR, HOUR, MINUTE, World, budget, cap, envelope, lending, node, run
 
 from fairlease.engine import command as cmd
@@ -9,11 +10,13 @@ from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
 from fairlease.engine.lending import conditions, lent_view
 from fairlease.engine.notice import Kind, Notice, of_entry
+from fairlease.engine.remedies import Remedies
 from fairlease.ledger import snapshot
+from fairlease.ledger.event import OutcomeRecorded
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
-from fairlease.model.record import key
+from fairlease.model.record import key, short
 from fairlease.theatre.webhook import body_of
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
@@ -23,7 +26,7 @@ def told(world: World, after: int = 0) -> list[Notice]:
     """All that the entries behind one number have to tell; asked entry by entry, as they came."""
     found = []
     for entry in world.store.entries(after):
-        found += of_entry(world.scheduler.state, entry, lambda name: f"owner of {name}")
+        found += of_entry(world.scheduler.engine, entry, lambda name: f"owner of {name}")
     return found
 
 
@@ -152,6 +155,58 @@ def test_spares_and_width_that_go_before_the_lottery_are_told_as_certain() -> No
     ]
 
 
+def test_who_is_certain_to_be_cut_is_told_apart_from_whom_the_lottery_may_draw() -> None:
+    world = World(*(node(f"a{number}") for number in range(4)), *BUDGETS, budget("delta"))
+    world.submit("host", run("beta", 8, pod=8, spares=8))
+    world.submit("one", run("beta", 8, pod=8))
+    world.submit("two", run("gamma", 8, pod=8))
+    world.submit("big", run("alpha", 16, pod=8))
+    (notice,) = ahead(world)
+    date = "2026-01-05T00:15:00Z"
+    lots = "may be cut then, as the lot falls: two (50.0%), host whole (25.0%), one (25.0%)"
+    assert notice.text == f"big lacks 16 GPUs at {date}; certain to be cut then, as things stand: host; {lots}"
+    assert [(short(risk.run), risk.reason.value, risk.gpus, risk.odds) for risk in notice.runs] == [
+        ("host", "DropSpare", 8, 0.75), ("two", "RandomPreempt", 8, 0.5),
+        ("host", "RandomPreempt", 16, 0.25), ("one", "RandomPreempt", 8, 0.25),
+    ]  # fmt: skip
+
+
+def test_odds_that_were_counted_say_in_how_many_draws() -> None:
+    world = World(*(node(f"a{number}") for number in range(16)), *BUDGETS)
+    for number in range(16):
+        world.submit(f"r{number}", run(("beta", "gamma")[number % 2], 8, pod=8))
+    world.submit("big", run("alpha", 8, pod=8))
+    (notice,) = ahead(world)
+    assert "; may be cut then, as the lot falls (1000 draws counted): r" in notice.text
+    assert notice.text.endswith(" and 11 more")
+    assert sum(risk.odds or 0 for risk in notice.runs) == pytest.approx(1)
+
+
+def test_what_a_reservation_lacks_is_the_same_whoever_tells_it() -> None:
+    """Half of each node is free: two pods of 8 lack 8 GPUs each, whole pods, not the 4 and 4 that somebody holds."""
+    world = World(node("a0"), node("a1"), *BUDGETS)
+    for number in range(2):
+        world.submit(f"half-{number}", run("beta", 4, pod=4, location={"fabric.domain": "A"}))
+        world.submit(f"rest-{number}", run("gamma", 4, pod=4))
+    for number in range(2):
+        world.end(f"rest-{number}")
+    world.submit("big", run("alpha", 16, pod=8))
+    (reserved,) = [each for each in told(world) if each.kind is Kind.DEFICIT_FORECAST]
+    (cut,) = ahead(world)
+    engine = world.scheduler.engine.twin()
+    engine.now = world.now
+    row = Remedies(engine).of(world.run("big"))
+    world.wait(16 * MINUTE)
+    outcome = next(
+        event.outcome
+        for entry in world.store.entries(0)
+        for event in entry.events
+        if isinstance(event, OutcomeRecorded)
+    )
+    assert [(each.group, each.gpus) for each in outcome.deficits] == [(0, 8), (1, 8)]
+    assert reserved.gpus == cut.gpus == row.deficit_gpus == outcome.deficit_gpus == 16
+
+
 def test_work_that_surely_ends_before_the_date_is_not_threatened() -> None:
     world = World(node("a0"), *BUDGETS)
     world.submit("brief", run("beta", 4, pod=4, max_duration=10 * MINUTE))
@@ -170,7 +225,9 @@ def test_a_message_names_a_hundred_runs_at_most_and_each_run_only_itself() -> No
     assert len(notice.runs) == 128
     body = body_of(notice)
     assert (len(body["runs"]), body["moreRuns"]) == (100, 28)
-    assert body_of(notice, key("r7"))["runs"] == [{"run": "default/r7", "reason": "RandomPreempt", "gpus": 1}]
+    (own,) = body_of(notice, key("r7"))["runs"]
+    assert 0 <= own.pop("odds") < 1, "one of 128 who stand in it"
+    assert own == {"run": "default/r7", "reason": "RandomPreempt", "gpus": 1}
 
 
 def test_looking_ahead_changes_nothing() -> None:

@@ -93,7 +93,7 @@ def test_who_waits_is_told_when_and_who_is_in_the_way_is_warned_cut_and_told_why
     assert (eta["forecast"]["p50"], eta["reservation"]["name"]) == (forecast["p50"], name)
 
     assert "lacks 16" in eventually(lambda: notes(team, "second", "DeficitForecast"))[0]
-    assert "may be cut then" in eventually(lambda: notes(team, "first", "CutComing"))[0]
+    assert "certain to be cut then" in eventually(lambda: notes(team, "first", "CutComing"))[0]
     picture = json.loads(eventually(lambda: told(team, "first").get("notice.json")))
     assert (picture["claim"], picture["due"]) == (f"{team.namespace}/second", held["spec"]["earliestStart"])
 

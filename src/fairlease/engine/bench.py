@@ -7,7 +7,7 @@ before anybody is drawn, and before one more is.
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.narrow import Narrowing, lessened
@@ -30,7 +30,9 @@ class Saved(NamedTuple):
     seats: Taken
     taken: tuple[tuple[Victim, list[Lease]], ...]
     gone: frozenset[tuple[str, str]]
+    stood: tuple[Key, ...]
     besides: int
+    looks: int
 
 
 class Bench:
@@ -47,7 +49,8 @@ class Bench:
         self.taken: list[tuple[Victim, list[Lease]]] = []
         self.gone: set[tuple[str, str]] = set()
         self.stood: dict[Key, None] = {}
-        self._narrowing: Callable[[], Narrowing] | None = None
+        self._narrowing: Narrowing | None = None
+        self._to_narrow: Callable[[], Narrowing] | None = None
         self._before_widths = 0
         self._besides = 0
 
@@ -65,7 +68,7 @@ class Bench:
         standing = funded(self.state, self.claim)
         yield from spares(standing)
         gone, self._before_widths = self.groups(), len(self.taken)
-        self._narrowing = cache(partial(Narrowing, standing, gone, self.seats))
+        self._to_narrow = partial(Narrowing, standing, gone, self.seats)
         yield from widths_of(standing, gone, self.seats.usable)
 
     def take(self, victim: Victim) -> bool:
@@ -91,8 +94,9 @@ class Bench:
 
     def _narrow(self, without: Victim | None = None) -> bool:
         """Take the groups of malleable runs that a search finds, besides who was drawn, save one; False where it finds nothing."""
-        narrowing = None if self._narrowing is None else self._narrowing()
-        gpus = self._besides - (0 if without is None else without.gpus)
+        if self._narrowing is None and self._to_narrow is not None:
+            self._narrowing = self._to_narrow()
+        narrowing, gpus = self._narrowing, self._besides - (0 if without is None else without.gpus)
         if narrowing is None or not narrowing.conceivable(gpus):
             return False
         taken = [victim for victim, _ in self.taken[self._before_widths :]]
@@ -127,6 +131,15 @@ class Bench:
         """The runs that have been taken whole: who goes already is not drawn as well."""
         return frozenset(victim.run for victim, _ in self.taken if victim.whole)
 
+    def spent(self) -> frozenset[Key]:
+        """The runs that have given all that the claim could use: to draw them as well would help nobody."""
+        runs, usable, gone = self.state.runs, self.seats.usable, self.gone
+        return frozenset(
+            run
+            for run in self.stood
+            if not any((run, name) not in gone and usable(lease) for name, lease in runs[run].leases.items())
+        )
+
     def give_back(self) -> list[Victim]:
         """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay.
 
@@ -152,14 +165,19 @@ class Bench:
 
     def save(self) -> Saved:
         """Who has been taken, to come back to."""
-        return Saved(self.seats.save(), tuple(self.taken), frozenset(self.gone), self._besides)
+        looks = self.seats.looks_max if self._narrowing is None else self._narrowing.looks
+        taken, gone, stood = tuple(self.taken), frozenset(self.gone), tuple(self.stood)
+        return Saved(self.seats.save(), taken, gone, stood, self._besides, looks)
 
     def restore(self, saved: Saved) -> None:
         """As it was then."""
         self.seats.restore(saved.seats)
         self.taken = list(saved.taken)
         self.gone = set(saved.gone)
+        self.stood = dict.fromkeys(saved.stood)
         self._besides = saved.besides
+        if self._narrowing is not None:
+            self._narrowing.looks = saved.looks
 
 
 def together(victims: list[Victim]) -> list[Victim]:

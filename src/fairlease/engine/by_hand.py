@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlease.engine.contest import Hearing
 from fairlease.engine.pack import need_of
 from fairlease.engine.refusal import Refusal
-from fairlease.engine.resolve import Resolution, choose, record_of
+from fairlease.engine.resolve import resolution
 from fairlease.engine.seats import Seats
-from fairlease.engine.sortition import Rolls
+from fairlease.engine.sortition import Rolls, drawn, seed_of
 from fairlease.ledger.event import LeasesClosed
 from fairlease.ledger.live import RunState
 from fairlease.ledger.slots import works
@@ -24,12 +25,12 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
+    from fairlease.engine.contest import Choice
     from fairlease.engine.pack import Need
-    from fairlease.engine.resolve import Choice
+    from fairlease.engine.resolve import Resolution
     from fairlease.ledger.capacity import Pool
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
-    from fairlease.model.lease import Lease
 
 NOBODY = Key("?/by-hand")
 """The key of a claim that is only thought of. No run can have it."""
@@ -56,10 +57,8 @@ class Ground(Seats):
         del node
         return 0
 
-    def usable(self, lease: Lease) -> bool:
-        """Whether a lease lies where its GPUs are asked for (a node that was relabelled may be in another pool now)."""
-        node = self.nodes[lease.node]
-        return works(node.barred) and self.hopeful(node)
+    def _works(self, node: NodeState) -> bool:
+        return works(node.barred)
 
 
 class Empty(Ground):
@@ -89,11 +88,12 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     if not Empty(state, pool, mask, seats.need).fits():
         message = f"these nodes could not hold {asked.gpus} GPUs in pods and groups as asked if nothing ran on them"
         return Refusal(Reason.NeverFits, message, {})
-    found = choose(Rolls(state), claim, seats, now, beacon)
+    hearing = Hearing(Rolls(state), claim, seats, now)
+    found = hearing.settle(lambda roll: drawn(seed_of(state, claim, roll, now, beacon), roll))
     if found is None:
         return _too_young(state, pool, mask, now)
     assert _frees(state, pool, mask, claim, found, now), "what is counted free is free when it is carried out"
-    return Resolution(record_of(state, claim, found, now, asked), found.victims, 0)
+    return resolution(state, claim, found, now, beacon, 0, asked)
 
 
 def _claim(command: Resolve, now: int) -> RunState:

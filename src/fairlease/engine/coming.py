@@ -1,17 +1,16 @@
 """Coming: whose work may be cut for a reservation before long, so that it can write a checkpoint (SEMANTICS §6).
 
-At a reservation's notice, and once more shortly before its date, the resolver is rehearsed as of that date, and who would stand in
-its way is told. Nobody can tell whom the lottery will draw, as its seed is not known before; so all who stand in it are told that
-they do.
+At a reservation's notice, and once more shortly before its date, the resolver is rehearsed as of that date (`engine.odds`), and who
+stands in its way is told. Nobody can tell whom the lottery will draw, as its seed is not known before; so all whom it may cost
+something are told how likely that is, apart from those who are cut in any case.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.due_date import due_date
 from fairlease.engine.notice import Kind, Notice, Risk
-from fairlease.engine.resolve import resolve
+from fairlease.engine.odds import SURE, odds
 from fairlease.model.amount import MINUTE, format_instant
 from fairlease.model.record import Key, Reason, short
 from fairlease.model.reservation import ReservationState
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlease.engine.decide import Engine
-    from fairlease.ledger.live import RunState
+    from fairlease.engine.odds import Odds
     from fairlease.ledger.state import State
-    from fairlease.model.reservation import OutcomeSpec
 
 LAST_CALL = 2 * MINUTE
 """How long before the date runs are told again, where the notice is long; a quarter of it where it is short."""
@@ -61,18 +59,14 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
     """Who may be cut for a reservation, as of its date; None where nobody need be, or cutting would not help."""
     state = engine.state
     claim = state.runs[stage.claim]
-    with due_date(engine, claim) as day:
-        found = None if day is None else resolve(state, engine.family, claim, day.at, 0, due=True)
-    if found is None or not found.victims:
+    found = odds(engine, claim)
+    if found is None:
         return None
-    outcome = found.record.outcome
-    risks = tuple(_risks(state, outcome))
-    date = format_instant(stage.due)
-    names = ", ".join(short(risk.run) for risk in risks[:NAMED])
-    more = f" and {len(risks) - NAMED} more" if len(risks) > NAMED else ""
-    lot = "" if outcome.lottery is None else ", by lot"
+    risks = _risks(state, found)
     lacks = "still lacks" if stage.word == SOON else "lacks"  # told twice, it is told apart
-    text = f"{short(stage.claim)} {lacks} {outcome.deficit_gpus} GPUs at {date}; may be cut then{lot}: {names}{more}"
+    text = (
+        f"{short(stage.claim)} {lacks} {found.deficit_gpus} GPUs at {format_instant(stage.due)}; {_words(state, found)}"
+    )
     return Notice(
         key=f"{Kind.CUT_COMING.value}/{stage.name}/{stage.word}",
         kind=Kind.CUT_COMING,
@@ -81,38 +75,47 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
         run=stage.claim,
         owner=claim.spec.owner,
         due=stage.due,
-        gpus=outcome.deficit_gpus,
+        gpus=found.deficit_gpus,
         claim=stage.claim,
         runs=risks,
     )
 
 
-def _risks(state: State, outcome: OutcomeSpec) -> Iterator[Risk]:
-    """Everybody in the conflict set; who goes before the lottery goes for certain, as things stand."""
-    tokens = {} if outcome.lottery is None else {token.run: token.gpus for token in outcome.lottery.tokens}
-    certain: dict[Key, tuple[Reason, int]] = {}
-    for action in outcome.actions:
-        if action.reason is not Reason.RandomPreempt:
-            before = certain.get(action.run, (action.reason, 0))
-            certain[action.run] = before[0], before[1] + action.gpus
-    for run in outcome.conflict_set:
-        if run in tokens:
-            odds = 1.0 if len(tokens) == 1 else None
-            yield Risk(run=run, reason=Reason.RandomPreempt, gpus=tokens[run], odds=odds)
-        elif run in certain:
-            reason, gpus = certain[run]
-            yield Risk(run=run, reason=reason, gpus=gpus, odds=1.0)
-        else:
-            yield Risk(run=run, reason=_reason(state.runs[run]), gpus=0)
+def _risks(state: State, found: Odds) -> tuple[Risk, ...]:
+    """Who is cut in any case, then who may be, the likeliest first; whom no order of draws costs anything is not in danger.
+
+    Where lotteries were counted, who stands in them may be drawn in others, though nobody drew it in these.
+    """
+    perils = {way: (1.0 if each.certain else round(each.chance, 4), each.gpus) for way, each in found.perils.items()}
+    if found.draws:
+        for run in found.chances.keys() - {run for run, _ in perils}:
+            perils[run, Reason.RandomPreempt] = 0.0, sum(lease.gpus for lease in state.runs[run].leases.values())
+    order = sorted(perils, key=lambda way: (-perils[way][0], state.runs[way[0]].order, way[1].value))
+    return tuple(Risk(run=way[0], reason=way[1], gpus=perils[way][1], odds=perils[way][0]) for way in order)
 
 
-def _reason(run: RunState) -> Reason:
-    """What a run would lose first."""
-    if run.spec.opportunistic:
-        return Reason.ReclaimOpportunistic
-    if run.overdrawn:
-        return Reason.ReclaimOverdrawn
-    return Reason.DropSpare if run.spare_gpus else Reason.Shrink
+def _words(state: State, found: Odds) -> str:
+    """Those who are certain to be cut apart from those whom the lottery may cost something, or all they have, with their odds."""
+    certain, lots = list[str](), list[tuple[float, str]]()
+    for run in sorted(found.chances, key=lambda run: state.runs[run].order):
+        name, chance, drawn = short(run), found.chances[run], found.perils.get((run, Reason.RandomPreempt))
+        if chance < SURE:
+            lots.append((chance, name))
+            continue
+        certain.append(name)
+        if drawn is not None and not drawn.certain:
+            lots.append((drawn.chance, f"{name} whole"))
+    by_lot = [
+        f"{name} ({chance:.1%})" for chance, name in sorted(lots, key=lambda each: -each[0]) if chance or found.draws
+    ]
+    told = [f"certain to be cut then, as things stand: {_named(certain)}"] if certain else []
+    counted = f" ({found.draws} draws counted)" if found.draws else ""
+    return "; ".join([*told, f"may be cut then, as the lot falls{counted}: {_named(by_lot)}"] if by_lot else told)
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def ending(state: State) -> dict[Key, int]:

@@ -51,11 +51,11 @@ class Part(NamedTuple):
 
 
 class Narrowing:
-    """What malleable runs could give up for a claim. Looks are counted over all that is asked of it."""
+    """What malleable runs could give up for a claim. `looks` are those that are left, over all that is asked of it."""
 
     def __init__(self, standing: list[RunState], gone: Mapping[Key, frozenset[int]], seats: Seats) -> None:
         self._seats = seats
-        self._looks = seats.looks_max
+        self.looks = seats.looks_max
         self._runs: dict[Key, tuple[RunState, Offers]] = {}
         self._parts: list[Part] = []
         for age, run in enumerate(youngest_first([run for run in standing if run.spec.malleable is not None])):
@@ -69,7 +69,7 @@ class Narrowing:
 
     def conceivable(self, gpus: int) -> bool:
         """Whether it could be enough, by the number of GPUs alone, when so many have been taken besides."""
-        return self._looks > 0 and self._lacking is not None and gpus >= self._lacking
+        return self.looks > 0 and self._lacking is not None and gpus >= self._lacking
 
     def others(self, ended: frozenset[Key], gone: Collection[tuple[str, str]]) -> list[Victim] | None:
         """Groups that serve the claim besides what is gone by now; None where none do, or none were found in time."""
@@ -80,9 +80,9 @@ class Narrowing:
         ]
         for part in parts:
             self._seats.change(part.leases, 1)
-        search = _Search(self._seats, parts, {run: offers.most for run, (_, offers) in self._runs.items()}, self._looks)
+        search = _Search(self._seats, parts, {run: offers.most for run, (_, offers) in self._runs.items()}, self.looks)
         found = search.first(self._victims)
-        self._looks = search.looks
+        self.looks = search.looks
         for part in search.away():
             self._seats.change(part.leases, -1)
         return found

@@ -11,20 +11,20 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from fairlease.engine.contest import deficit
+from fairlease.engine.due_date import due_date
+from fairlease.engine.plan import Planner
 from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
-from fairlease.model.lease import Role
 from fairlease.model.record import Instant, Key, Reason, Record, short
 from fairlease.model.reservation import ReservationState, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlease.ledger.live import Hold
-    from fairlease.ledger.state import State
+    from fairlease.engine.decide import Engine
     from fairlease.ledger.store import Entry
-    from fairlease.model.lease import Lease
 
 
 class Kind(enum.Enum):
@@ -86,16 +86,17 @@ class Notice(Record, frozen=True, kw_only=True):
         return () if self.run is None else (self.run,)
 
 
-def of_entry(state: State, entry: Entry, owner_of: Callable[[Key], str]) -> list[Notice]:
-    """What an entry has to tell. `state` is as it left it, or later: what is no longer true by then is not told."""
-    return list(_Teller(state, entry, owner_of).tell())
+def of_entry(engine: Engine, entry: Entry, owner_of: Callable[[Key], str]) -> list[Notice]:
+    """What an entry has to tell. The engine's state is as it left it, or later: what is no longer true by then is not told."""
+    return list(_Teller(engine, entry, owner_of).tell())
 
 
 class _Teller:
     """Tells one entry."""
 
-    def __init__(self, state: State, entry: Entry, owner_of: Callable[[Key], str]) -> None:
-        self.state = state
+    def __init__(self, engine: Engine, entry: Entry, owner_of: Callable[[Key], str]) -> None:
+        self.engine = engine
+        self.state = engine.state
         self.entry = entry
         self.owner_of = owner_of
         events = entry.events
@@ -171,8 +172,12 @@ class _Teller:
         hold = None if run is None else run.hold
         if run is None or hold is None or hold.name != event.name or hold.cut_from is None:
             return
-        gpus = deficit(self.state, hold)
-        if gpus == 0 or hold.basis not in (Reason.Notice, Reason.WindowClosed):
+        if hold.basis not in (Reason.Notice, Reason.WindowClosed):
+            return
+        with due_date(self.engine, run) as day:
+            family = self.engine.family
+            gpus = 0 if day is None else deficit(Planner(self.state, family, run, day.at), family)
+        if gpus == 0:
             return
         date = format_instant(event.earliest_start)
         text = f"{short(event.run)} lacks {gpus} × {Scope.of(run.spec).words}: unless they come free, others give way at {date}"
@@ -220,24 +225,3 @@ class _Teller:
         return self._notice(
             Kind.HOURS_USED_UP, subject, text, owner=owner, budget=event.budget, envelope=event.envelope
         )
-
-
-def deficit(state: State, hold: Hold) -> int:
-    """GPUs under a reservation's lien whose holders need not have gone by its date: they would have to give way."""
-    gpus = 0
-    for name, bits in hold.lien.items():
-        node = state.capacity.nodes.get(name)
-        for lease in () if node is None else node.leases.values():
-            if lease.role is not Role.BORROWED and not _gone_by(state, lease, hold.earliest_start):
-                gpus += sum(bits >> slot & 1 for slot in lease.slots)
-    return gpus
-
-
-def _gone_by(state: State, lease: Lease, when: int) -> bool:
-    """Whether a lease surely ends by then, or goes without being asked twice."""
-    run = state.runs[lease.run]
-    if run.rides_free(lease):
-        return True
-    terms = state.account(lease.payer.budget, lease.payer.envelope).envelope
-    ends = (run.deadline, None if terms is None else terms.end)
-    return any(end is not None and end <= when for end in ends)

@@ -242,6 +242,11 @@ class Planner:
         """The nodes that any of its payers would pay for now."""
         return _union(self.usable())
 
+    def counts_alone(self) -> bool:
+        """Whether to count GPUs tells all: there is money for the narrowest width, and all of it reaches the same nodes."""
+        alike = len({offer.mask for offer in self.usable()}) == 1 and not self._under_several_caps()
+        return alike and self.funding(self.least.pods)[0] >= self.least.pods
+
     def affordable(self) -> int:
         """Pods that somebody would pay for, up to the widest width."""
         spec = self.run.spec

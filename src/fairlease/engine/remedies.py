@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.contest import lacking
 from fairlease.engine.due_date import due_date
 from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import resolve
@@ -99,7 +100,7 @@ class Remedies:
         found = self._counts.get(room) if planner.way is None else None
         if found is None:
             seats = Seats(state, planner.pool, reach, planner.least, planner.way)
-            found = sum(gpus for _, gpus in seats.deficits())
+            found = sum(each.gpus for each in lacking(seats))
             if planner.way is None:  # Else it is one run's own, who may pass liens.
                 self._counts[room] = found
         return found

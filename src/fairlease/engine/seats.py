@@ -7,6 +7,7 @@ the answer. Counts are kept per node and per domain, so that each question costs
 from __future__ import annotations
 
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.ledger.slots import bits_of
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from fairlease.ledger.node import NodeState
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
+    from fairlease.model.record import Key
+
+
+_barred = attrgetter("barred")
 
 
 class Taken(NamedTuple):
@@ -30,12 +35,13 @@ class Taken(NamedTuple):
     pods: dict[tuple[str, str, str], int]
     groups: int
     gone: dict[tuple[str, Role], int]
+    away: dict[Key, frozenset[str]] = {}
 
 
 class Seats:
     """Room for a need on the nodes of `mask`, as leases are taken away and put back.
 
-    `looks_max`: how often it may be asked in search of a choice that serves.
+    `looks_max`: how often it may be asked in search of a choice that serves; `effort`: how often it was asked or changed in all.
     """
 
     looks_max = 1_000
@@ -46,11 +52,13 @@ class Seats:
         self.need = need
         self.mask = mask
         self.rooms: dict[str, int] = {}
+        self.effort = 0
         self.passage = passage
         self._gone: dict[tuple[str, Role], int] = {}
         self.first = need.pods if need.together else need.blocks[0].pods
         self.wanted = 1 if need.together else need.blocks[0].groups
         self.rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
+        self._least = min(self.first, self.rest or self.first)
         self.pods = self._counted()
         self.groups = sum(pods // self.first for pods in self.pods.values())
 
@@ -84,23 +92,51 @@ class Seats:
     def usable(self, lease: Lease) -> bool:
         """Whether a lease lies where the need could use its GPUs (a node that was relabelled may be in another pool now)."""
         node = self.nodes[lease.node]
-        return not node.barred and self.hopeful(node)
+        return node.domain in self.wholly or (node.domain in self._domains and self._open(node))
 
-    def hopeful(self, node: NodeState) -> bool:
-        """Whether a pod could ever lie on a node, with a whole group around it."""
-        large = node.node.gpus >= self.need.size and node.bit & self.mask != 0
-        return large and node.domain is not None and node.domain.key in self.domains
+    @property
+    def usable_by(self) -> tuple[object, ...]:
+        """All that decides which leases are usable in one state of the world."""
+        return type(self), self.mask, self.need.size, self._least
+
+    def _open(self, node: NodeState) -> bool:
+        """Whether a pod could lie on a node if nothing ran there."""
+        return node.bit & self.mask != 0 and node.node.gpus >= self.need.size and self._works(node)
+
+    def _works(self, node: NodeState) -> bool:
+        """Whether a node may be used at all."""
+        return not node.barred
 
     @cached_property
-    def domains(self) -> dict[tuple[str, str, str], Domain]:
+    def wholly(self) -> set[Domain]:
+        """Those of `_domains` that have no node on which a pod could not lie.
+
+        Mostly that is all of them, and then a lease is judged by its domain.
+        """
+        size, mask = self.need.size, self.mask
+        inside = (each for each in self._domains if each.mask & mask == each.mask)
+        large = (each for each in inside if all(gpus >= size or not count for gpus, count in each.sizes.items()))
+        return {domain for domain in large if not any(map(_barred, domain.nodes.values()))}
+
+    @cached_property
+    def _domains(self) -> set[Domain]:
         """The domains that could hold one of its groups if nothing ran there."""
-        size, least = self.need.size, min(self.first, self.rest or self.first)
         inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
-        return {domain.key: domain for domain in inside if domain.pods_when_empty(size) >= least}
+        return {domain for domain in inside if self._holds_a_group(domain)}
+
+    def _holds_a_group(self, domain: Domain) -> bool:
+        pods = 0
+        for node in domain.nodes.values():
+            if self._open(node):
+                pods += node.node.gpus // self.need.size
+                if pods >= self._least:
+                    return True
+        return False
 
     def change(self, leases: Iterable[Lease], sign: int) -> None:
         """Take leases away (1), or put them back (−1)."""
         size, first = self.need.size, self.first
+        self.effort += 1
         for lease in leases:
             node = self.nodes[lease.node]
             if not self.usable(lease) or node.domain is None:
@@ -142,6 +178,7 @@ class Seats:
 
     def fits(self) -> bool:
         """Whether the need would fit now."""
+        self.effort += 1
         if self.groups != self.wanted or not self.rest:
             return self.groups >= self.wanted
         return any(pods % self.first >= self.rest for pods in self.pods.values())

@@ -1,7 +1,7 @@
-"""Sortition: which runs stand in the lottery for a claim, and whom it draws (SEMANTICS §7).
+"""Sortition: which runs stand in the lottery for a claim, and the record of whom it draws (SEMANTICS §7).
 
 A token is a bundle: a rigid run, or what is left of a malleable one, and it ends whole. Work younger than `minRuntime` is not
-drawn, nor is work that could not help: that which lies outside the domains where the claim's groups could ever come to lie.
+drawn, nor is work that could not help: that which has no pod on a node that the claim could use.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import lottery
-from fairlease.engine.victims import Victim, whole
 from fairlease.model.reservation import Draw, Lottery, Token
-from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from fairlease.engine.seats import Seats
-    from fairlease.ledger.capacity import Domain
     from fairlease.ledger.live import RunState
     from fairlease.ledger.state import State
     from fairlease.model.record import Key
@@ -43,21 +40,21 @@ class Rolls:
         self.state = state
         self._known: dict[tuple[object, ...], Roll] = {}
 
-    def of(self, claim: RunState, ended: frozenset[Key], now: int, seats: Seats) -> Roll:
-        """Who could be drawn for a claim, besides those that have `ended` already."""
+    def of(self, claim: RunState, gone: frozenset[Key], now: int, seats: Seats) -> Roll:
+        """Who could be drawn for a claim, besides those that go already, or with all that it could use."""
         # Who starts at this instant is not drawn at it: others were cut for it.
         started_by, flavor = now - max(self.state.config.min_runtime, 1), claim.spec.resources.gpu_type
-        apart = ended.union(claim.displaced_by)
-        least = min(seats.first, seats.rest or seats.first)
-        kind = (flavor, apart, seats.mask, seats.need.size, least)
+        apart = gone.union(claim.displaced_by)
+        kind = (flavor, apart, *seats.usable_by)
         found = self._known.get(kind)
         if found is None or not found.since <= started_by < found.until:
-            found = self._known[kind] = self._called(flavor, apart, started_by, set(seats.domains.values()))
+            found = self._known[kind] = self._called(flavor, apart, started_by, seats)
         return found
 
-    def _called(self, flavor: str, apart: Collection[Key], started_by: int, helpful: set[Domain]) -> Roll:
-        """All with a claim that started in time and have a pod in one of some domains, in one look at what runs."""
-        nodes, tokens, since, until = self.state.capacity.nodes, list[Token](), 0, sys.maxsize
+    def _called(self, flavor: str, apart: Collection[Key], started_by: int, seats: Seats) -> Roll:
+        """All with a claim that started in time and have a pod where it would help, in one look at what runs."""
+        tokens, since, until = list[Token](), 0, sys.maxsize
+        nodes, wholly, usable = self.state.capacity.nodes, seats.wholly, seats.usable
         for key, run in self.state.claimants.get(flavor, {}).items():
             started = run.started_at or 0
             if started > started_by:
@@ -67,7 +64,8 @@ class Rolls:
             if key in apart:
                 continue
             for lease in run.leases.values():
-                if nodes[lease.node].domain in helpful:
+                # The first alone says so of nearly all, without a call.
+                if nodes[lease.node].domain in wholly or usable(lease):
                     gpus = run.width + run.spare_gpus
                     tokens.append(Token(owner=run.spec.owner, run=key, attempt=run.attempt, gpus=gpus))
                     break
@@ -75,31 +73,17 @@ class Rolls:
         return Roll(tokens, lottery.conflict_digest(tokens), since, until)
 
 
-class Sortition:
-    """One lottery: its tokens, its seed and its draws so far."""
+def seed_of(state: State, claim: RunState, roll: Roll, now: int, beacon: str) -> str:
+    """The seed of a lottery among those on a roll."""
+    return lottery.seed_of(claim.reservation, now, roll.digest, state.last_outcome, beacon)
 
-    def __init__(self, state: State, claim: RunState, roll: Roll, now: int, beacon: str) -> None:
-        self.state = state
-        self.tokens, self.digest = roll.tokens, roll.digest
-        self.seed = lottery.seed_of(claim.reservation, now, self.digest, state.last_outcome, beacon)
-        self.beacon = beacon
-        self._draws: list[Token] = []
 
-    def drawn(self) -> Iterator[Victim]:
-        """Whoever is drawn next."""
-        for token in lottery.draws(self.seed, self.tokens):
-            self._draws.append(token)
-            yield whole(self.state.runs[token.run], Reason.RandomPreempt, self.seed)
+def drawn(seed: str, roll: Roll) -> Iterator[Token]:
+    """Those on a roll as a seed draws them."""
+    return lottery.draws(seed, roll.tokens)
 
-    def record(self, ended: set[Key]) -> Lottery:
-        """What a stranger needs to draw again, and who of the drawn was given back."""
-        draws = tuple(
-            Draw(owner=token.owner, run=token.run, given_back=token.run not in ended) for token in self._draws
-        )
-        return Lottery(
-            tokens=tuple(self.tokens),
-            conflict_digest=self.digest,
-            seed=self.seed,
-            draws=draws,
-            beacon=self.beacon,
-        )
+
+def proof(roll: Roll, drawn: Iterable[Token], seed: str, beacon: str, ended: Collection[Key]) -> Lottery:
+    """What a stranger needs to draw again, and who of the drawn was given back."""
+    draws = tuple(Draw(owner=token.owner, run=token.run, given_back=token.run not in ended) for token in drawn)
+    return Lottery(tokens=tuple(roll.tokens), conflict_digest=roll.digest, seed=seed, draws=draws, beacon=beacon)

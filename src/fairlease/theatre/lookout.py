@@ -56,7 +56,7 @@ class Lookout:
     def follow(self, entry: Entry) -> list[nt.Notice]:
         """What an entry that was appended has to tell."""
         self._alarm_at = 0
-        return nt.of_entry(self._decider.state, entry, self._owner_of)
+        return nt.of_entry(self._decider.engine, entry, self._owner_of)
 
     # --- what comes ------------------------------------------------------------------------------------------------------
 
