@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.engine.build import FLAVOR, HOUR, MINUTE, World, budget, cap, envelope, lending, node, run
+from tests.engine.build import FLAVOR, HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
 
 from fairlease.engine import command as cmd
 from fairlease.engine.alarms import alarms
@@ -60,6 +60,19 @@ def test_a_reservation_that_rests_on_hard_facts_needs_no_cut_and_tells_of_none()
     world.submit("old", run("beta", 8, pod=8, max_duration=5 * MINUTE))
     world.submit("big", run("alpha", 8, pod=8))
     assert kinds(world) == []
+
+
+def test_who_surely_goes_before_the_date_of_a_reservation_is_not_counted_as_lacking() -> None:
+    """By a deadline, or because the window of its money closes: of three nodes that are needed only one has to be given up."""
+    soon = envelope(concurrency=8, end=T0 + 10 * MINUTE)
+    world = World(node("a0"), node("a1"), node("a2"), *BUDGETS, budget("delta", soon))
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("brief", run("beta", 8, pod=8, max_duration=10 * MINUTE))
+    world.submit("closing", run("delta", 8, pod=8))
+    head = world.scheduler.head.seq
+    world.submit("big", run("alpha", 24, pod=8))
+    (notice,) = told(world, head)
+    assert (notice.kind, notice.gpus) == (Kind.DEFICIT_FORECAST, 8)
 
 
 def test_a_run_that_started_when_it_asked_is_not_told_so_and_one_that_waited_is() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
+from fairlease.engine.certain import Certain
 from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import Hold
     from fairlease.ledger.state import State
     from fairlease.ledger.store import Entry
-    from fairlease.model.lease import Lease
 
 
 class Kind(enum.Enum):
@@ -224,20 +224,10 @@ class _Teller:
 
 def deficit(state: State, hold: Hold) -> int:
     """GPUs under a reservation's lien whose holders need not have gone by its date: they would have to give way."""
-    gpus = 0
+    gpus, certain = 0, Certain(state)
     for name, bits in hold.lien.items():
         node = state.capacity.nodes.get(name)
         for lease in () if node is None else node.leases.values():
-            if lease.role is not Role.BORROWED and not _gone_by(state, lease, hold.earliest_start):
+            if lease.role is not Role.BORROWED and certain.free_from(lease) > hold.earliest_start:
                 gpus += sum(bits >> slot & 1 for slot in lease.slots)
     return gpus
-
-
-def _gone_by(state: State, lease: Lease, when: int) -> bool:
-    """Whether a lease surely ends by then, or goes without being asked twice."""
-    run = state.runs[lease.run]
-    if run.rides_free(lease):
-        return True
-    terms = state.account(lease.payer.budget, lease.payer.envelope).envelope
-    ends = (run.deadline, None if terms is None else terms.end)
-    return any(end is not None and end <= when for end in ends)
