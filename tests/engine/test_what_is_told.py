@@ -7,13 +7,16 @@ from tests.engine.build import FLAVOR, HOUR, MINUTE, T0, World, budget, cap, env
 from fairlease.engine import command as cmd
 from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
+from fairlease.engine.explain import explain
 from fairlease.engine.lending import conditions, lent_view
 from fairlease.engine.notice import Kind, Notice, of_entry
+from fairlease.engine.odds import odds
 from fairlease.ledger import snapshot
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
-from fairlease.model.record import key
+from fairlease.model.record import key, short
+from fairlease.reason import Reason
 from fairlease.theatre.webhook import body_of
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
@@ -60,6 +63,29 @@ def test_a_reservation_that_rests_on_hard_facts_needs_no_cut_and_tells_of_none()
     world.submit("old", run("beta", 8, pod=8, max_duration=5 * MINUTE))
     world.submit("big", run("alpha", 8, pod=8))
     assert kinds(world) == []
+
+
+def test_nobody_is_warned_of_a_date_by_which_the_claim_will_have_failed() -> None:
+    """Its date is behind its latestStart: nobody gives way on it, and what would change that is another latestStart."""
+    world = World(node("a0"), node("a1"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("older", run("beta", 8, pod=8))
+    world.wait(HOUR)
+    head, soon = world.scheduler.head.seq, world.now + 10 * MINUTE
+    world.submit("late", run("alpha", 8, pod=8, latest_start=soon))
+    world.submit("next", run("gamma", 8, pod=8, latest_start=world.now + 15 * MINUTE))
+    state, family = world.scheduler.state, world.scheduler.engine.family
+    assert {short(each.key): each.hold.earliest_start for each in state.holds.values() if each.hold} == {
+        "late": world.now + 15 * MINUTE,
+        "next": world.now + 15 * MINUTE,
+    }
+    assert {stage.claim for stage in stages(state)} == {key("next")}
+    assert [notice.run for notice in told(world, head)] == [key("next")]
+    assert odds(world.scheduler.engine, world.run("late")) is None
+    remedies = [explain(state, family, world.run(name), world.now).of(world.run(name))[1] for name in ("late", "next")]
+    assert remedies == [Reason.LatestStartPassed.remedy, Reason.Reserved.remedy]
+    world.wait(15 * MINUTE)
+    assert (world.how("late"), world.how("next")) == ("LatestStartPassed", "Running")
 
 
 def test_who_surely_goes_before_the_date_of_a_reservation_is_not_counted_as_lacking() -> None:

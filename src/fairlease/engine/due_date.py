@@ -26,13 +26,22 @@ class Day(NamedTuple):
     gone: tuple[Change, ...]
 
 
+def too_late(run: RunState, date: int) -> bool:
+    """Whether a run that waits will have failed by a date: it must have started before, once."""
+    latest = run.spec.runtime.latest_start
+    return latest is not None and run.attempt == 1 and latest < date
+
+
 def cuts_on(claim: RunState, now: int) -> int | None:
-    """When a claim may have others cut, on the date it has; None where it may not: it holds nothing, or the notice is not over."""
+    """When a claim may have others cut, on the date it has; None where it may not.
+
+    So it is where it holds nothing, the notice is not over, or the claim will have failed by then.
+    """
     hold = claim.hold
     if hold is None or not hold.holds or hold.cut_from is None:
         return None
     when = max(now, hold.earliest_start)
-    return when if hold.cut_from <= when else None
+    return when if hold.cut_from <= when and not too_late(claim, when) else None
 
 
 @contextmanager

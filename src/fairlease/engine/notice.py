@@ -12,6 +12,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from fairlease.engine.certain import Certain
+from fairlease.engine.due_date import too_late
 from fairlease.engine.story import claimant
 from fairlease.ledger import event as ev
 from fairlease.model.amount import format_instant
@@ -172,7 +173,7 @@ class _Teller:
         if run is None or hold is None or hold.name != event.name or hold.cut_from is None:
             return
         gpus = deficit(self.state, hold)
-        if gpus == 0 or hold.basis not in (Reason.Notice, Reason.WindowClosed):
+        if gpus == 0 or too_late(run, hold.earliest_start) or hold.basis not in (Reason.Notice, Reason.WindowClosed):
             return
         date = format_instant(event.earliest_start)
         text = f"{short(event.run)} lacks {gpus} × {Scope.of(run.spec).words}: unless they come free, others give way at {date}"
