@@ -304,6 +304,30 @@ def test_hours_under_an_aggregate_cap_are_told_as_those_of_the_cap() -> None:
     assert "80 % of the hours of cap both are used" in low.text
 
 
+def test_hours_of_a_window_that_is_over_are_low_no_more() -> None:
+    """What is left of them is lost; nobody can spend less of it now."""
+    world = World(node("a0"), budget("alpha", envelope(max_gpu_hours=72 * HOUR, start=T0, end=T0 + 9 * HOUR)))
+    world.submit("r", run("alpha", 8, pod=8, max_duration=8 * HOUR))
+    world.wait(8 * HOUR)
+    assert [each.kind for each in alarms(world.scheduler.state, world.now).notices] == [Kind.HOURS_LOW]
+    world.wait(HOUR)
+    assert alarms(world.scheduler.state, world.now) == ([], None)
+
+
+def test_hours_of_a_cap_are_spent_only_where_a_window_is_open() -> None:
+    """Work goes on that its window no longer covers: it uses up nothing of the cap over both envelopes."""
+    both = (cap("both", ["e", "f"], max_gpu_hours=20 * HOUR),)
+    spec = budget("alpha", envelope("e", 8, end=T0 + HOUR), envelope("f", 8), aggregate_caps=both)
+    world = World(node("a0"), node("a1"), spec)
+    for name in ("one", "two"):
+        world.submit(name, run("alpha", 8, pod=8))
+    world.wait(HOUR)
+    assert world.overdrawn() == {"one"}
+    (low,), again = alarms(world.scheduler.state, world.now)
+    assert "80 % of the hours of cap both are used, 4 GPU-hours are left" in low.text
+    assert (low.due, again) == (world.now + 30 * MINUTE, world.now + 22 * MINUTE + 30 * SECOND)
+
+
 def test_a_window_that_ends_is_told_in_its_last_tenth_or_its_last_day() -> None:
     now = World().now
     world = World(
