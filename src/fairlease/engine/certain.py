@@ -111,8 +111,8 @@ def _close(state: State, account: tuple[str, ...], now: int) -> list[tuple[Unit,
     found, books = [], state.account(Key(account[0]), account[1])
     if books.envelope is None or books.envelope.end is None or books.envelope.end > now:
         return []
-    units = {state.runs[lease.run].unit(lease): None for lease in books.open.values()}
-    for unit in units.keys() - state.overdrawn.keys():
+    units = {state.runs[lease.run].unit(lease) for lease in books.open.values()}
+    for unit in sorted(units - state.overdrawn.keys()):
         run, budget, envelope, group = unit
         ends = standing.grace_end(state, unit, now)
         lost = CoverLost(
@@ -120,7 +120,7 @@ def _close(state: State, account: tuple[str, ...], now: int) -> list[tuple[Unit,
         )
         state.apply(now, lost)
         found.append((unit, ends))
-    return sorted(found, key=lambda each: each[0])
+    return found
 
 
 def _drain(state: State, unit: Unit, now: int) -> list[Change]:
