@@ -8,7 +8,7 @@ from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 from fairlease.engine import command as cmd
 from fairlease.ledger import event as ev
 from fairlease.model.config import Config
-from fairlease.model.record import key
+from fairlease.model.record import key, short
 from fairlease.reason import Reason
 
 
@@ -112,3 +112,16 @@ def test_who_gets_a_slice_first_does_not_hang_on_what_somebody_asked_meanwhile(a
     tick = world.tick(*(cmd.WorkEnded(key(f"{flavor}-0"), 1, 0) for flavor in ("h100", "a100")))
     made = [each.run for each in tick.decision.events if isinstance(each, ev.ReservationMade)]
     assert made == [key("a100-last"), key("h100-last")]
+
+
+def test_tokens_stand_in_the_order_of_names_whoever_came_first() -> None:
+    """By owner, then by run: neither when they came, nor how a table keeps them, tells who is drawn."""
+    world = World(*(node(f"n{number}") for number in range(4)), budget("zeta"), budget("beta"), budget("claims"))
+    for name, owner in (("r9", "zeta"), ("r3", "zeta"), ("r7", "beta"), ("r10", "beta")):
+        world.submit(name, run(owner, 8, 8))
+    world.wait(HOUR)
+    world.submit("claim", run("claims", 8, 8))
+    world.wait(15 * MINUTE)
+    (outcome,) = [event.outcome for event in world.told(ev.OutcomeRecorded)]
+    assert outcome.lottery is not None
+    assert [short(token.run) for token in outcome.lottery.tokens] == ["r10", "r7", "r3", "r9"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.build import FLAVOR, HOUR, MINUTE, World, budget, cap, envelope, lending, node, run
+from tests.engine.build import FLAVOR, HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
 
 from fairlease.engine import command as cmd
 from fairlease.engine.alarms import alarms
 from fairlease.engine.coming import coming, ending, stages
+from fairlease.engine.explain import explain
 from fairlease.engine.lending import conditions, lent_view
 from fairlease.engine.notice import Kind, Notice, of_entry
+from fairlease.engine.odds import odds
 from fairlease.engine.remedies import Remedies
 from fairlease.ledger import snapshot
 from fairlease.ledger.event import OutcomeRecorded
@@ -17,6 +19,8 @@ from fairlease.model.amount import DAY, SECOND
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
 from fairlease.model.record import key, short
+from fairlease.model.reservation import OutcomeSpec
+from fairlease.reason import Reason
 from fairlease.theatre.webhook import body_of
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
@@ -32,6 +36,12 @@ def told(world: World, after: int = 0) -> list[Notice]:
 
 def kinds(world: World, after: int = 0) -> list[str]:
     return [notice.kind.value for notice in told(world, after)]
+
+
+def outcome_of(world: World) -> OutcomeSpec:
+    """The first one."""
+    events = (event for entry in world.store.entries(0) for event in entry.events)
+    return next(event.outcome for event in events if isinstance(event, OutcomeRecorded))
 
 
 def ahead(world: World, *words: str) -> list[Notice]:
@@ -63,6 +73,49 @@ def test_a_reservation_that_rests_on_hard_facts_needs_no_cut_and_tells_of_none()
     world.submit("old", run("beta", 8, pod=8, max_duration=5 * MINUTE))
     world.submit("big", run("alpha", 8, pod=8))
     assert kinds(world) == []
+
+
+def test_nobody_is_warned_of_a_date_by_which_the_claim_will_have_failed() -> None:
+    """Its date is behind its latestStart: nobody gives way on it, and what would change that is another latestStart."""
+    world = World(node("a0"), node("a1"), *BUDGETS)
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("older", run("beta", 8, pod=8))
+    world.wait(HOUR)
+    head, soon = world.scheduler.head.seq, world.now + 10 * MINUTE
+    world.submit("late", run("alpha", 8, pod=8, latest_start=soon))
+    world.submit("next", run("gamma", 8, pod=8, latest_start=world.now + 15 * MINUTE))
+    state, family = world.scheduler.state, world.scheduler.engine.family
+    assert {short(each.key): each.hold.earliest_start for each in state.holds.values() if each.hold} == {
+        "late": world.now + 15 * MINUTE,
+        "next": world.now + 15 * MINUTE,
+    }
+    assert {stage.claim for stage in stages(state)} == {key("next")}
+    assert [notice.run for notice in told(world, head)] == [key("next")]
+    assert odds(world.scheduler.engine, world.run("late")) is None
+    remedies = [explain(state, family, world.run(name), world.now).of(world.run(name))[1] for name in ("late", "next")]
+    assert remedies == [Reason.LatestStartPassed.remedy, Reason.Reserved.remedy]
+    world.wait(15 * MINUTE)
+    assert (world.how("late"), world.how("next")) == ("LatestStartPassed", "Running")
+
+
+def test_what_a_claim_will_lack_is_foretold_as_its_outcome_says_it() -> None:
+    """Who surely ends before is not counted; whose window closes is: it goes on, overdrawn, and gives way on the day."""
+    soon = envelope(concurrency=8, end=T0 + 10 * MINUTE)
+    world = World(node("a0"), node("a1"), node("a2"), *BUDGETS, budget("delta", soon))
+    world.submit("old", run("beta", 8, pod=8))
+    world.submit("brief", run("beta", 8, pod=8, max_duration=10 * MINUTE))
+    world.submit("closing", run("delta", 8, pod=8))
+    head = world.scheduler.head.seq
+    world.submit("big", run("alpha", 24, pod=8))
+    (notice,) = told(world, head)
+    assert (notice.kind, notice.gpus) == (Kind.DEFICIT_FORECAST, 16)
+    world.wait(15 * MINUTE)
+    outcome = outcome_of(world)
+    assert outcome.deficit_gpus == 16
+    assert {short(cut.run): cut.reason for cut in outcome.actions} == {
+        "closing": Reason.ReclaimOverdrawn,
+        "old": Reason.RandomPreempt,
+    }
 
 
 def test_a_run_that_started_when_it_asked_is_not_told_so_and_one_that_waited_is() -> None:
@@ -197,12 +250,7 @@ def test_what_a_reservation_lacks_is_the_same_whoever_tells_it() -> None:
     engine.now = world.now
     row = Remedies(engine).of(world.run("big"))
     world.wait(16 * MINUTE)
-    outcome = next(
-        event.outcome
-        for entry in world.store.entries(0)
-        for event in entry.events
-        if isinstance(event, OutcomeRecorded)
-    )
+    outcome = outcome_of(world)
     assert [(each.group, each.gpus) for each in outcome.deficits] == [(0, 8), (1, 8)]
     assert reserved.gpus == cut.gpus == row.deficit_gpus == outcome.deficit_gpus == 16
 
@@ -320,6 +368,30 @@ def test_hours_under_an_aggregate_cap_are_told_as_those_of_the_cap() -> None:
     world.wait(HOUR)
     (low,) = alarms(world.scheduler.state, world.now).notices
     assert "80 % of the hours of cap both are used" in low.text
+
+
+def test_hours_of_a_window_that_is_over_are_low_no_more() -> None:
+    """What is left of them is lost; nobody can spend less of it now."""
+    world = World(node("a0"), budget("alpha", envelope(max_gpu_hours=72 * HOUR, start=T0, end=T0 + 9 * HOUR)))
+    world.submit("r", run("alpha", 8, pod=8, max_duration=8 * HOUR))
+    world.wait(8 * HOUR)
+    assert [each.kind for each in alarms(world.scheduler.state, world.now).notices] == [Kind.HOURS_LOW]
+    world.wait(HOUR)
+    assert alarms(world.scheduler.state, world.now) == ([], None)
+
+
+def test_hours_of_a_cap_are_spent_only_where_a_window_is_open() -> None:
+    """Work goes on that its window no longer covers: it uses up nothing of the cap over both envelopes."""
+    both = (cap("both", ["e", "f"], max_gpu_hours=20 * HOUR),)
+    spec = budget("alpha", envelope("e", 8, end=T0 + HOUR), envelope("f", 8), aggregate_caps=both)
+    world = World(node("a0"), node("a1"), spec)
+    for name in ("one", "two"):
+        world.submit(name, run("alpha", 8, pod=8))
+    world.wait(HOUR)
+    assert world.overdrawn() == {"one"}
+    (low,), again = alarms(world.scheduler.state, world.now)
+    assert "80 % of the hours of cap both are used, 4 GPU-hours are left" in low.text
+    assert (low.due, again) == (world.now + 30 * MINUTE, world.now + 22 * MINUTE + 30 * SECOND)
 
 
 def test_a_window_that_ends_is_told_in_its_last_tenth_or_its_last_day() -> None:

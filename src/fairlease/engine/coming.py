@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.due_date import too_late
 from fairlease.engine.notice import Kind, Notice, Risk
 from fairlease.engine.odds import SURE, odds
 from fairlease.model.amount import MINUTE, format_instant
@@ -49,8 +50,10 @@ def stages(state: State) -> Iterator[Stage]:
         return
     for run in state.holds.values():
         hold = run.hold
-        if hold is not None and hold.state is ReservationState.PENDING and hold.cut_from is not None:
-            due, name = hold.earliest_start, run.reservation
+        if hold is None or hold.state is not ReservationState.PENDING or hold.cut_from is None:
+            continue
+        due, name = hold.earliest_start, run.reservation
+        if not too_late(run, due):  # Else nobody is cut on that date: the claim will have failed.
             yield Stage(name, run.key, due - notice, due, "notice")
             yield Stage(name, run.key, due - min(LAST_CALL, notice // 4), due, SOON)
 

@@ -1,7 +1,8 @@
 """Due date: the state as it surely is when a reservation falls due, for whoever rehearses the resolver before (SEMANTICS §6, §7).
 
 What is foretold of cuts (who is warned, the odds, what could give way) rests on the same day: what surely has ended by then is
-gone, and nobody gives way to a claim before the notice is over.
+gone, what surely is no longer paid for gives way before anybody is drawn (`engine.certain`), and nobody else gives way to a claim
+before the notice is over.
 """
 
 from __future__ import annotations
@@ -9,33 +10,38 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.ledger.event import LeasesClosed
-from fairlease.ledger.timers import Due
-from fairlease.model.record import Key
-from fairlease.reason import Reason
+from fairlease.engine.certain import Change, let_pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlease.engine.decide import Engine
     from fairlease.ledger.live import RunState
-    from fairlease.ledger.state import State
 
 
 class Day(NamedTuple):
-    """When a claim may have others cut, and who is gone by then."""
+    """When a claim may have others cut, and what has become of others by then."""
 
     at: int
-    gone: tuple[Key, ...]
+    gone: tuple[Change, ...]
+
+
+def too_late(run: RunState, date: int) -> bool:
+    """Whether a run that waits will have failed by a date: it must have started before, once."""
+    latest = run.spec.runtime.latest_start
+    return latest is not None and run.attempt == 1 and latest < date
 
 
 def cuts_on(claim: RunState, now: int) -> int | None:
-    """When a claim may have others cut, on the date it has; None where it may not: it holds nothing, or the notice is not over."""
+    """When a claim may have others cut, on the date it has; None where it may not.
+
+    So it is where it holds nothing, the notice is not over, or the claim will have failed by then.
+    """
     hold = claim.hold
     if hold is None or not hold.holds or hold.cut_from is None:
         return None
     when = max(now, hold.earliest_start)
-    return when if hold.cut_from <= when else None
+    return when if hold.cut_from <= when and not too_late(claim, when) else None
 
 
 @contextmanager
@@ -47,14 +53,6 @@ def due_date(engine: Engine, claim: RunState) -> Iterator[Day | None]:
         return
     mark = state.mark()
     try:
-        yield Day(at, _let_pass(state, at))
+        yield Day(at, let_pass(state, at))
     finally:
         state.rollback(mark)
-
-
-def _let_pass(state: State, when: int) -> tuple[Key, ...]:
-    """End what surely ends by then."""
-    over = tuple(sorted({Key(subject[0]) for due, subject in state.timers.before(when) if due is Due.DEADLINE}))
-    for run in over:
-        state.apply(when, LeasesClosed(run=run, reason=Reason.TimeLimit))
-    return over

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover
+from fairlease.engine.due_date import too_late
 from fairlease.engine.pack import Packer, need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.refusal import Refusal
@@ -61,12 +62,13 @@ class Explanation(NamedTuple):
     def of(self, run: RunState) -> tuple[str, str]:
         """Why a run waits, and what would change it: as things stand, where it is still what the run was told, else as it was told.
 
-        Who is reserved waits for its date, whatever the lack of room.
+        Who is reserved waits for its date, whatever the lack of room, unless that comes too late for it.
         """
         if self.verdict is run.reason:
             return self.message, self.remedy
         if self.verdict is Reason.NoRoom and run.reason is Reason.Reserved:
-            return self.message, run.reason.remedy
+            late = run.hold is not None and too_late(run, run.hold.earliest_start)
+            return self.message, (Reason.LatestStartPassed if late else run.reason).remedy
         return run.message or self.message, run.reason.plain_remedy
 
 

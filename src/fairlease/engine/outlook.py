@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine import predict
+from fairlease.engine import certain, predict
 from fairlease.engine.elastic import steps
 from fairlease.engine.pack import all_fit
 from fairlease.ledger.slots import bits_of, slots_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.state import State
     from fairlease.model.lease import Lease
 
-EVER, NEVER = 0, 1 << 62
+EVER, NEVER = certain.EVER, certain.NEVER
 """Earlier and later than any date."""
 
 FREE, BY_FACT, SPARE, WIDTH, WHOLE, GUESSED = range(6)
@@ -79,6 +79,7 @@ class Outlook:
         self.claim = claim
         self.now = now
         self.terms = terms
+        self._certain = certain.Certain(state)
         self._own: set[NodeState] | None = None
         self._runs: dict[str, tuple[Ready, frozenset[int]]] = {}
         self._leases: dict[tuple[str, Role, int, int], Ready] = {}
@@ -158,14 +159,11 @@ class Outlook:
         return found
 
     def _find(self, lease: Lease) -> Ready:
-        run = self.state.runs[lease.run]
-        if run.rides_free(lease):
+        run, surely = self.state.runs[lease.run], self._certain.free_from(lease)
+        if surely == EVER:
             return EVER, FREE
         whole, elastic = self._run(run)
-        terms = self.state.account(lease.payer.budget, lease.payer.envelope).envelope
-        best = whole
-        if terms is not None and terms.end is not None:
-            best = min(best, (terms.end, BY_FACT))
+        best = min(whole, (surely, BY_FACT)) if surely < NEVER else whole
         cut_at = self.terms.cut_at
         if cut_at is not None and run.key not in self.claim.displaced_by:
             if lease.role is Role.SPARE:
@@ -175,7 +173,7 @@ class Outlook:
         return best
 
     def _run(self, run: RunState) -> tuple[Ready, frozenset[int]]:
-        """When a run ends whole, and the groups that a cut could take before."""
+        """When a run ends whole by a cut, or as is predicted, and the groups that a cut could take before."""
         found = self._runs.get(run.key)
         if found is None:
             assert run.started_at is not None, "what holds leases has started"
@@ -189,8 +187,6 @@ class Outlook:
 
     def _end(self, run: RunState, start: int) -> Ready:
         options = [(NEVER, GUESSED)]
-        if run.deadline is not None:
-            options.append((run.deadline, BY_FACT))
         if self.terms.cut_at is not None and run.key not in self.claim.displaced_by:
             options.append((max(self.terms.cut_at, start + self.state.config.min_runtime), WHOLE))
         if self.terms.guess:

@@ -287,6 +287,23 @@ def snug(rooms: list[tuple[int, NodeState]], pods: int, size: int) -> list[tuple
     return [rooms[index] for index in first] + [item for index, item in enumerate(rooms) if index not in first]
 
 
+def scattered(pool: Pool, mask: int, need: Need) -> str:
+    """What stands against a need on some nodes though as many GPUs of the pool are free, under no lien, as it takes."""
+    packer, size, groups = Packer(pool, mask, need.size), need.size, need.blocks[0]
+    reached = sum(state.room for domain in pool.domains.values() for state in domain.nodes.values() if state.bit & mask)
+    if reached < need.pods * size:
+        return f"only {reached} of them where its money may be spent"
+    counts = [packer.pods(domain) for domain in pool.domains.values() if domain.mask & mask]
+    if sum(counts) < need.pods:
+        return f"on too many nodes: there is room for {sum(counts)} of {need.pods} pods of {size} GPUs"
+    if need.together:
+        return f"in too many domains: one has room for {max(counts)} of {need.pods} pods of {size} GPUs at the most"
+    room, whole = sum(count // groups.pods for count in counts), groups.pods * size
+    if room < groups.groups:
+        return f"in too many domains: there is room for {room} of {groups.groups} groups of {whole} GPUs"
+    return "in too many domains: there is no room for the last group" if not all_fit(counts, need) else ""
+
+
 def could_fit(pool: Pool, need: Need, way: Passage | None) -> bool:
     """Whether there is room in the pool, whoever pays, for one who may pass liens by `way`: where it says no, no plan says yes."""
     size, pods = need.size, need.pods if need.together else need.blocks[0].pods

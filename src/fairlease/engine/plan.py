@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import apart, cover
-from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of
+from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of, scattered
 from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
 from fairlease.engine.refusal import Refusal
@@ -147,6 +147,8 @@ class Planner:
         free, idle = (0, 0) if self.pool is None else (self.pool.free, self.pool.idle)
         reserved = f", {idle - free} more are reserved" if idle > free else ""
         message = f"{gpus} GPUs are needed in groups as asked; {free} of this flavor are free in all{reserved}"
+        if self.pool is not None and free >= gpus and (apart_by := scattered(self.pool, self.reach(), need)):
+            message += f"; but {apart_by}"
         return Refusal(Reason.NoRoom, message, {})
 
     def _poor_everywhere(self, need: Need) -> Refusal | None:

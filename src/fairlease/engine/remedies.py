@@ -17,10 +17,10 @@ from fairlease.model.reservation import Scope
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from fairlease.engine.certain import Change
     from fairlease.engine.decide import Engine
     from fairlease.engine.resolve import Resolution
     from fairlease.ledger.live import Footprint, Hold, RunState
-    from fairlease.model.record import Key
 
 LOOKED_INTO = 8
 """Dry runs for one round of forecasts, for those of a flavor who asked first. Who is asked about by name is looked into in any
@@ -46,7 +46,7 @@ class Remedies:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._rolls: dict[tuple[Key, ...], Rolls] = {}
+        self._rolls: dict[tuple[Change, ...], Rolls] = {}
         self._counts: dict[tuple[str, Footprint, int], int] = {}
         self._looks = Counter[str]()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover, predict
+from fairlease.engine.due_date import too_late
 from fairlease.engine.outlook import (
     BY_FACT,
     CUTS,
@@ -26,7 +27,7 @@ from fairlease.engine.outlook import (
 from fairlease.engine.pack import all_fit, need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.ledger import event as ev
-from fairlease.model.amount import DAY, MINUTE, format_instant
+from fairlease.model.amount import DAY, MINUTE, format_duration, format_instant
 from fairlease.model.record import short
 from fairlease.model.reservation import ReservationState, reservation_name
 from fairlease.reason import Reason
@@ -153,7 +154,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             earliest_start=date,
             basis=found.basis,
             reason=why,
-            message=message or _told(found.basis, date),
+            message=_in_time(run, date, message or _told(engine, run, found, date)),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
             envelopes=_payers(found.planner, run),
@@ -219,7 +220,9 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
             earliest_start=date,
             basis=Reason.Predicted,
             reason=why,
-            message=f"{format_instant(date)}: {len(near) + ahead} runs that asked earlier come first",
+            message=_in_time(
+                run, date, f"{format_instant(date)}: {len(near) + ahead} runs that asked earlier come first"
+            ),
             domains=(),
             lien={},
             envelopes=_payers(planner, run),
@@ -261,14 +264,42 @@ def _sketch(engine: Engine, run: RunState, why: Reason) -> bool:
     return True
 
 
-def _told(basis: Reason, date: int) -> str:
+def _told(engine: Engine, run: RunState, found: Draft, date: int) -> str:
+    """What a date rests on, in words."""
     words = {
         Reason.HardFacts: "by then enough GPUs are free by deadlines and windows",
         Reason.Notice: "the notice after which others give way",
         Reason.WindowClosed: "its money's window opens",
         Reason.Predicted: "by then enough work will have ended, nine times in ten",
     }
-    return f"{format_instant(date)}: {words[basis]}"
+    told, over = words[found.basis], _cut_from_of(engine, run.hold)
+    if found.basis is Reason.Notice and over is not None and max(engine.now, over) < found.date:
+        told = _after_the_notice(engine, run, found)
+    return f"{format_instant(date)}: {told}"
+
+
+def _after_the_notice(engine: Engine, run: RunState, found: Draft) -> str:
+    """What a date waits for that lies behind the notice."""
+    state = engine.state
+    safe = f"may not be drawn before it has run for minRuntime ({format_duration(state.config.min_runtime)})"
+    if _too_young(engine, found):
+        return f"others give way when the notice is over, but work in its way {safe}"
+    begins = found.date - state.config.min_runtime
+    for pod in found.fit.pods:
+        for key, slots in pod.node.liens.items():
+            other = state.holds[key]
+            ahead = other.hold is not None and other.order < run.order and slots & pod.slots
+            if ahead and other.hold is not None and other.hold.earliest_start == begins:
+                return f"{short(key)}, which asked earlier, starts there first, and {safe}"
+    return "others give way when the notice is over, and the last of the other GPUs come free then by deadlines and windows"
+
+
+def _in_time(run: RunState, date: int, told: str) -> str:
+    """The same, and that a run cannot start in time as things stand, where its date is behind its `latestStart`."""
+    latest = run.spec.runtime.latest_start
+    if latest is None or not too_late(run, date):
+        return told
+    return f"{told}; that is after its latestStart ({format_instant(latest)}): as things stand it cannot start in time"
 
 
 def _payers(planner: Planner, run: RunState) -> tuple[str, ...]:

@@ -224,10 +224,6 @@ class RunState:
         """`namespace/name` of its reservation in force; empty where it has none."""
         return "" if self.hold is None else f"{split(self.key)[0]}/{self.hold.name}"
 
-    def rides_free(self, lease: Lease) -> bool:
-        """Whether a lease has no claim to its GPUs: it gives way at once, to whoever is funded."""
-        return lease.opportunistic or (bool(self.overdrawn) and self.unit(lease) in self.overdrawn)
-
     def unit(self, lease: Lease) -> Unit:
         """The unit of cover a lease belongs to: an elastic group's, or a rigid run's whole share in the envelope."""
         group = -1 if self.spec.malleable is None else lease.group
