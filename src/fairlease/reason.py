@@ -81,7 +81,7 @@ class Reason(enum.Enum):
 
     # Pack and order.
     NoRoom = "NoRoom", 200, True, "wait for GPUs to be free"
-    NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller groups or another location"
+    NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller pods or groups, or another location"
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
     BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"

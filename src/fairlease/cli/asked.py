@@ -16,7 +16,7 @@ def draw_cover(session: Session, visits: list[Answer]) -> None:
         (
             number,
             visit["place"],
-            f"{_budget(session, visit['budget'])}/{visit['envelope']}",
+            f"{_budget(session, visit['budget'])}/{visit['envelope']}" if visit["envelope"] else NOTHING,
             visit["owner"],
             "inside" if visit["inLocation"] else "elsewhere",
             visit["paysGPUs"],

@@ -13,25 +13,46 @@ _WORDS = {
     "FewerGPUs": "ask for {to} GPUs instead of {from}",
     "LowerMinimum": "let it begin with {to} GPUs instead of {from}",
     "SmallerGroups": "groups of {to} GPUs instead of {from}",
+    "SmallerPods": "pods of {to} GPUs instead of {from}",
     "Spread": "let its groups lie in several domains",
     "FewerSpares": "{to} spare GPUs per group instead of {from}",
     "Shorter": "limit it to {to}",
     "Prefer": "make the location a wish",
     "Elsewhere": "go to {to} instead of {from}",
-    "Borrow": "borrow from {sponsors}",
+    "Borrow": "borrow from {lenders}",
     "Opportunistic": "run it as opportunistic work: it then gives way to whoever is funded",
     "Wait": "leave it as it is: it starts by then at the latest, as deadlines and windows stand",
 }
+UNTESTED = "untested: no run that was forecast has started yet"
 _STATES = {"Pending": "yellow", "Active": "yellow", "Blocked": "red", "Released": "green"}
 
 
+_MORE = "borrow up to {to} GPUs instead of {from}"
+_ALSO = {
+    "funding.allowBorrow": "with allowBorrow: true",
+    "funding.maxBorrowGPUs": "up to {to} GPUs instead of {from}",
+    "gpusPerPod": "in pods of {to} instead of {from}",
+}
+"""What else has to change, as one would say it; a template follows its gpusPerPod."""
+
+
 def change_words(change: Answer) -> str:
-    """A change as one would say it."""
-    given, wanted = change.get("from") or (), change.get("to")
-    fresh = [each for each in wanted if each not in given] if isinstance(wanted, list) else []
-    sponsors = ", ".join(fresh) or "its sponsors without a limit"
+    """A change as one would say it, with all that it needs."""
     words = _WORDS.get(str(change["change"]), str(change["field"]))
-    return words.format(sponsors=sponsors, **change)
+    if change["field"] == "funding.maxBorrowGPUs":
+        words = _MORE
+    fields = {change["field"]: change} | {each["field"]: each for each in change.get("also") or ()}
+    whole = [words.format(**change | {"lenders": _lenders(change)})]
+    beside = fields.items() if change["field"] == "funding.allowBorrow" else list(fields.items())[1:]
+    whole += [_ALSO[name].format(**each) for name, each in beside if name in _ALSO]
+    return ", ".join(whole)
+
+
+def _lenders(change: Answer) -> str:
+    """Whom it means to borrow from: those it does not name yet, or else those who would lend."""
+    given, wanted = change.get("from"), change.get("to")
+    fresh = [each for each in wanted if each not in (given or ())] if isinstance(wanted, list) else []
+    return ", ".join(fresh or change.get("lenders") or ()) or "its sponsors"
 
 
 def draw_changes(session: Session, changes: list[Answer], title: str) -> None:
@@ -44,7 +65,7 @@ def draw_changes(session: Session, changes: list[Answer], title: str) -> None:
             change_words(each),
             Cell("now", "green") if each["starts"] else f"{until(each['startsAt'])} ({each['startsAt']})",
             "no bound" if each["worstGPUHours"] is None else hours(each["worstGPUHours"], exact=session.wide),
-            each["field"] or NOTHING,
+            ", ".join([each["field"], *(also["field"] for also in each.get("also") or ())]) or NOTHING,
         )
         for each in changes
     ]
@@ -55,7 +76,10 @@ def draw_reservation(reservation: Answer) -> None:
     """A date in a few lines: when, why then, where, on whose money."""
     spec, status = reservation["spec"], reservation["status"]
     date, state = spec["earliestStart"], status["state"]
-    click.echo(f"  reserved: {date} ({until(date)}), {state}, {status['reason']}")
+    if state == "Blocked":
+        click.echo(f"  its reservation is Blocked, and has no date: {status['reason']}")
+    else:
+        click.echo(f"  reserved: {date} ({until(date)}), {state}, {status['reason']}")
     if status.get("message"):
         click.echo(f"    {status['message']}")
     if state != "Blocked":
@@ -70,8 +94,8 @@ def draw_forecast(forecast: Answer) -> None:
         f"  likely: {until(forecast['p50'])} (P10 {forecast['p10']}, P50 {forecast['p50']}, P90 {forecast['p90']})"
     )
     share = forecast.get("confidence")
-    sure = "" if share is None else f"; {share:.0%} of starts lately came between P10 and P90"
-    click.echo(f"    {forecast['source']}: {forecast['why']}{sure}")
+    sure = UNTESTED if share is None else f"{share:.0%} of starts lately came between P10 and P90"
+    click.echo(f"    {forecast['source']}: {forecast['why']}; {sure}")
     if forecast.get("remedies"):
         lacks = f"lacks {forecast['deficitGPUs']} GPUs of {forecast['scope']}"
         click.echo(f"    {lacks}; remedies: {'; '.join(forecast['remedies'])}")
@@ -105,7 +129,7 @@ def _reservation_row(session: Session, reservation: Answer, *, moves: bool) -> l
     row += [] if moves else [bare(f"{run['namespace']}/{run['name']}")]
     row += [
         Cell(status["state"], _STATES.get(status["state"])),
-        spec["earliestStart"],
+        NOTHING if status["state"] == "Blocked" else spec["earliestStart"],
         until(spec["earliestStart"]) if counting else NOTHING,
         reason_cell(status.get("reason", ""), good=("HardFacts", "Start")),
     ]

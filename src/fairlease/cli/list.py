@@ -28,8 +28,9 @@ def command(session: Session, owner: str | None, phase: str | None, active: bool
     Those that live, in the order in which they were asked for; then those that ended, the latest first.
 
     GPUS is the width; of an elastic run, least/now/most. START/ETA tells how long ago it started or, of a run that waits,
-    how long it is until the date of its reservation or, where it has none, about how long (`~`) by the forecast's P50; AGE
-    how long ago it was submitted. PAYER is the envelope that pays
+    how long it is until the date of its reservation or, where it has none, about how long (`~`) by the forecast's P50;
+    `blocked` where the reservation lost its money or its room, and has no date: REASON tells why. AGE is how long ago it
+    was submitted. PAYER is the envelope that pays
     (`budget/envelope`), or, of a run that has ended, whose money it used: its owner's, `family`,
     sponsors'; `fairlease who-pays` tells more.
     """

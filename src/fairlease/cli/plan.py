@@ -33,7 +33,8 @@ def command(session: Session, files: tuple[str, ...]) -> None:
     `grows` (the same of an elastic run as wide as it would like to be, or null), `cover` and
     `domains`; `reservation` (as `fairlease reservations` prints it, or null); `forecast` (P10, P50 and P90 of the start,
     confidence, deficit and remedies, as `fairlease eta` prints it, or null); and `changes`, the earliest start
-    first, each with `change`, `field`, `from`, `to`, `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
+    first, each with `change`, `field`, `from`, `to`, `also` (other fields that have to change with it, each with `field`,
+    `from` and `to`), `lenders` (who would lend then), `starts` (at once), `startsAt`, `gpus` and `worstGPUHours` (null: no
     bound).
     """
     quote(session, read_objects(files, "Run", session.namespace, here=session.here))

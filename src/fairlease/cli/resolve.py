@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.asked import heading
+from fairlease.cli.failure import Failure
 from fairlease.cli.output import reason_cell, show_table
 from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, verb
+from fairlease.cli.verb import READ, bare, verb
 
 _EXAMPLE = """
 fairlease resolve --scope flavor=H100-80GB,rack=7 --gpus 64 --pod 8 --dry-run
@@ -58,11 +59,17 @@ def command(
     (`fairlease nodes cordon`, `kubectl cordon`), or who waits takes it at once.
 
     A dry run is the same decision, undone. Whom the lot falls on depends on the instant, so of a lottery it shows who
-    stands in it and how many would be drawn. Exits with 2 where so many cannot be freed: nobody is touched then.
+    stands in it, with the odds of being drawn first, and how many would be drawn. Exits with 2 where so many cannot be
+    freed: nobody is touched then.
     """
     location = {name: value for name, value in scope.items() if name != "flavor"}
     asked = {"flavor": scope["flavor"], "location": location, "gpus": gpus, "pod": pod, "group": group}
-    answer = session.call("resolve", **asked, reason=reason, dryRun=dry_run)
+    try:
+        answer = session.call("resolve", **asked, reason=reason, dryRun=dry_run)
+    except Failure as failure:
+        if failure.reason == "NotFound":
+            failure.remedy = f"look at `{session.program} nodes -o json` for flavors and labels"
+        raise
     session.show(answer, lambda found: _draw(session, found, gpus))
 
 
@@ -91,9 +98,27 @@ def _draw(session: Session, answer: Answer, gpus: int) -> None:
         drawn, tokens = len(lottery["draws"]), len(lottery["tokens"])
         others = "; another instant draws others" if answer["dryRun"] and drawn < tokens else ""
         click.echo(f"drawn: {drawn} of {tokens} tokens{others}")
+        if answer["dryRun"]:
+            _draw_tokens(session, lottery)
     if answer["started"]:
         heading("Taken at once by who waited:")
         started = [(each["run"], each["gpus"], ",".join(each["nodes"])) for each in answer["started"]]
         show_table(("RUN", "GPUS", "NODES"), started, colour=session.colour)
     if answer["dryRun"]:
         click.echo("nothing was written")
+
+
+def _draw_tokens(session: Session, lottery: Answer) -> None:
+    """Who stands in the lottery, and how likely each is to be drawn first."""
+    import msgspec
+
+    from fairlease.engine.lottery_proof import odds_of
+    from fairlease.model.reservation import Token
+
+    tokens = msgspec.convert(lottery["tokens"], list[Token])
+    heading("In the lottery, with the odds of being drawn first:")
+    rows = [
+        (token.owner, bare(token.run), token.attempt, token.gpus, odds)
+        for token, odds in zip(tokens, odds_of(tokens), strict=True)
+    ]
+    show_table(("OWNER", "RUN", "ATTEMPT", "GPUS", "ODDS"), rows, colour=session.colour)

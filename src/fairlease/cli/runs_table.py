@@ -107,13 +107,22 @@ def start(run: Answer) -> str:
     if status["phase"] != "Pending":
         return age(status.get("startedAt"))
     date = status.get("earliestStart")
+    if _blocked(status):
+        return "blocked"
     return f"~{until(foreseen['p50'])}" if foreseen and not date else until(date)
+
+
+def _blocked(status: Answer) -> bool:
+    """Whether the reservation of a run has no date; the reason of the run tells why."""
+    return bool(status.get("pendingReservation")) and not status.get("earliestStart")
 
 
 def date_of(status: Answer) -> str:
     """When a run that waits starts at the latest, as its reservation stands; nothing where it has none."""
-    date = status.get("earliestStart") if status.get("phase") == "Pending" else None
-    return f"starts {until(date)}, by {date}" if date else ""
+    if status.get("phase") != "Pending":
+        return ""
+    date = status.get("earliestStart")
+    return f"starts {until(date)}, by {date}" if date else "blocked, no date" if _blocked(status) else ""
 
 
 def reason(status: Answer) -> str:

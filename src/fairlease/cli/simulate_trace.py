@@ -207,6 +207,7 @@ def _report(
     told = report(play)
     if other is not None:
         told["against"] = compare(report(other), told)
+        told["policies"] = {"before": settings["Against"], "after": settings.get("Config", "default policy")}
     audit = _audit(play)
     if audit is not None:
         told["audit"] = audit
@@ -251,6 +252,8 @@ def _tell(session: Session, told: Given) -> None:
         lines = [(name, *_row(row, wide=wide)) for name, row in rows.items()]
         show_table((first, *headings), [*lines, ("all", *_row(told["waits"], wide=wide))], colour=session.colour)
         click.echo()
+    if "against" in told:
+        _tell_against(session, told["against"], told["policies"])
     trace, cluster, used = told["trace"], told["cluster"], told["utilisation"]
     left_out = f", {trace['leftOut']:,} that never ran left out" if trace["leftOut"] else ""
     click.echo(f"{counts(trace['jobs'], 'job')} from {trace['from']} to {trace['to']}{left_out}")
@@ -268,8 +271,6 @@ def _tell(session: Session, told: Given) -> None:
         click.echo(f"stopped       {told['stopped']}")
     if "forecast" in told:
         click.echo(f"forecast      {_kept(told['forecast'])}")
-    if "against" in told:
-        _tell_against(told["against"])
     if told["runs"]["waiting"]:
         causes = ", ".join(f"{count:,} {reason}" for reason, count in told["runs"]["waiting"].items())
         click.echo(f"not ended     {causes}")
@@ -283,23 +284,29 @@ def _tell(session: Session, told: Given) -> None:
 _COSTS = {"preemptions": "preemptions", "gpuHoursLost": "GPU-hours lost to cuts", "notEnded": "runs that did not end"}
 
 
-def _tell_against(beside: Given) -> None:
-    """What it was under the other policy, and is under this one."""
+def _tell_against(session: Session, beside: Given, policies: Given) -> None:
+    """Each figure under both policies, by their names."""
     from fairlease.sim.trace_report import LARGE
 
-    for name, words in (
-        ("waitMeanSecondsLarge", f"mean wait of runs {LARGE}"),
-        ("waitMeanSeconds", "mean wait of all"),
-    ):
+    rows: list[tuple[object, ...]] = []
+    waits = {"waitMeanSecondsLarge": f"mean wait of runs {LARGE}", "waitMeanSeconds": "mean wait of all"}
+    for name, words in waits.items():
         before, after = (beside[name][when] for when in ("before", "after"))
         if before is not None and after is not None:
-            click.echo(f"against       {words}: {span(round(before * 1000))} before, {span(round(after * 1000))} now")
+            rows.append((words, span(round(before * 1000)), span(round(after * 1000)), _longer(after - before)))
     for name, words in _COSTS.items():
         before, after = (beside[name][when] for when in ("before", "after"))
         if before or after:
-            click.echo(f"against       {words}: {before:,.0f} before, {after:,.0f} now")
+            rows.append((words, f"{before:,.0f}", f"{after:,.0f}", f"{after - before:+,.0f}"))
     before, after = (beside["utilisation"][when] for when in ("before", "after"))
-    click.echo(f"against       utilisation: {before:.1%} before, {after:.1%} now, {100 * (after - before):+.1f} points")
+    rows.append(("utilisation", f"{before:.1%}", f"{after:.1%}", f"{100 * (after - before):+.1f} points"))
+    show_table(("AGAINST", policies["before"], policies["after"], "CHANGE"), rows, colour=session.colour)
+    click.echo()
+
+
+def _longer(seconds: float) -> str:
+    sign = "+" if seconds > 0 else "-" if seconds < 0 else ""
+    return sign + span(round(abs(seconds) * 1000))
 
 
 def _kept(forecast: Given) -> str:

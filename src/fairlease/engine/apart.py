@@ -43,7 +43,7 @@ def stopped(pool: Pool, need: Need, offers: list[Offer], purse_of: Callable[[], 
 def _stopped(pool: Pool, need: Need, payment: Payment, another: Callable[[], Payment]) -> list[Reason] | None:
     """First domain by domain, as a group lies in one; then all that have money for a group, at once."""
     group = need.pods if need.together else need.blocks[0].pods
-    domains = list(pool.domains.values())
+    domains = sorted(pool.domains.values(), key=lambda each: each.order)
     if group > 1:
         alone = [(domain, another()) for domain in domains]
         paid = [(domain, each, each.reached(_seats(domain, need), need.pods)) for domain, each in alone]

@@ -4,25 +4,28 @@ No rule is written down a second time here. Each change is made to the spec, the
 state, and what comes of it is looked at and undone; a change is told only where the engine then starts the run earlier. Where a
 change has a size (fewer GPUs, smaller groups, a shorter limit), the smallest one that is as good as the largest is found by
 halving, so that a question costs some dozens of trials, whatever is asked. No size is listed that is larger than all GPUs of the
-flavor together: it could not start, and somebody may ask for 2^60.
+flavor together: it could not start, and somebody may ask for 2^60. Where one change needs another (borrowing, that it is allowed),
+both are one, and the run is tried with both.
 """
 
 from __future__ import annotations
 
 import enum
-from itertools import islice
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from fairlease.engine import command as cmd
-from fairlease.engine.cover import lends_to
+from fairlease.engine.lenders import Lenders
 from fairlease.engine.outlook import NEVER
 from fairlease.engine.pack import need_of
 from fairlease.engine.plan import least_width
-from fairlease.model.amount import DAY, MINUTE
-from fairlease.model.record import Key, split
-from fairlease.model.run import LocationPolicy, Phase, RunSpec
+from fairlease.model.amount import DAY, HOUR, MINUTE
+from fairlease.model.lease import Fund
+from fairlease.model.node import matches
+from fairlease.model.record import Key, short, split
+from fairlease.model.run import LocationPolicy, Phase, RunSpec, template_gpus
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -32,10 +35,22 @@ if TYPE_CHECKING:
 
 LENDERS_MAX = 8
 PLACES_MAX = 8
-"""Others that are tried: each costs a trial."""
+"""Others that are tried: each costs a trial. They are counted when it is known that they have money, or room."""
 
 DURATION_MAX = 7 * DAY
 """How long a run without a limit is thought to take at the most, when it is asked which limit would let it start."""
+
+LIMITS = (
+    *range(MINUTE, 5 * MINUTE, MINUTE),
+    *range(5 * MINUTE, HOUR, 5 * MINUTE),
+    *range(HOUR, 4 * HOUR, 15 * MINUTE),
+    *range(4 * HOUR, DAY, HOUR),
+    *range(DAY, DURATION_MAX + 1, 6 * HOUR),
+)
+"""Limits that people set."""
+
+SLACK = MINUTE
+"""A limit is told only where one that is longer by this would do, too: whoever reads of it submits it a little later."""
 
 TIMERS_MAX = 64
 HORIZON = 366 * DAY
@@ -50,6 +65,7 @@ class Kind(enum.Enum):
     FEWER_GPUS = "FewerGPUs"
     LOWER_MINIMUM = "LowerMinimum"
     SMALLER_GROUPS = "SmallerGroups"
+    SMALLER_PODS = "SmallerPods"
     SPREAD = "Spread"
     FEWER_SPARES = "FewerSpares"
     SHORTER = "Shorter"
@@ -61,12 +77,21 @@ class Kind(enum.Enum):
 
 
 class Trial(NamedTuple):
-    """What came of a submission: when it would start (`NEVER`: nothing says when), why, and the GPUs it would then hold."""
+    """What came of a submission: when it would start (`NEVER`: nothing says when), why, how many GPUs it then holds, who lends."""
 
     at: int
     starts: bool
     reason: Reason
     gpus: int
+    lenders: frozenset[str] = frozenset()
+
+
+class Also(NamedTuple):
+    """Another field that has to change with the first, from what to what."""
+
+    field: str
+    before: object
+    after: object
 
 
 class Change(NamedTuple):
@@ -78,6 +103,7 @@ class Change(NamedTuple):
     after: object
     spec: RunSpec
     trial: Trial
+    also: tuple[Also, ...] = ()
 
     @property
     def worst_gpu_ms(self) -> int | None:
@@ -132,9 +158,16 @@ class Counterfactual:
             return Trial(NEVER, starts=False, reason=Reason.Terminal, gpus=gpus)
         if run.phase is Phase.RUNNING:
             held = sum(lease.gpus for lease in run.leases.values())
-            return Trial(self._engine.now, starts=True, reason=Reason.Start, gpus=held)
-        at = run.hold.earliest_start if run.hold is not None and run.hold.holds else NEVER
-        return Trial(at, starts=False, reason=run.reason, gpus=gpus)
+            payers = (lease.payer for lease in run.leases.values())
+            lenders = frozenset(payer.owner for payer in payers if payer.fund is Fund.BORROWED)
+            return Trial(self._engine.now, starts=True, reason=Reason.Start, gpus=held, lenders=lenders)
+        if run.hold is None or not run.hold.holds:
+            return Trial(NEVER, starts=False, reason=run.reason, gpus=gpus)
+        order = self._engine.family.order(run.signature)
+        lend = (each.payer for each in order if each.fund is Fund.BORROWED)
+        named = {f"{short(payer.budget)}/{payer.envelope}": payer.owner for payer in lend}
+        lenders = frozenset(named[each] for each in run.hold.envelopes if each in named)
+        return Trial(run.hold.earliest_start, starts=False, reason=run.reason, gpus=gpus, lenders=lenders)
 
     def _one(self, kind: Kind, told: tuple[str, object, object], spec: RunSpec) -> Iterator[Change]:
         """A change that is made or not."""
@@ -167,15 +200,20 @@ class Counterfactual:
     # --- how much ------------------------------------------------------------------------------------------------------
 
     def fewer_gpus(self) -> Iterator[Change]:
-        """A narrower gang: whole groups where it has several, else whole pods."""
+        """A narrower gang: whole groups where it has several, else whole pods, else one pod that is smaller."""
         spec, pod = self._spec, self._spec.pod_gpus
         if spec.malleable is not None:
             return
         total, group = spec.resources.total_gpus, spec.locality.group_gpus or pod
         most = min(total, self._largest + 1)
-        totals = [*range(pod, min(group, most), pod), *range(group, most, group)]
+        totals = [*self._parts(pod), *range(pod, min(group, most), pod), *range(group, most, group)]
         told = "resources.totalGPUs", total
-        yield from self._least(Kind.FEWER_GPUS, told, totals, lambda gpus: _with(spec, "resources", total_gpus=gpus))
+        for each in self._least(Kind.FEWER_GPUS, told, totals, lambda gpus: _narrower(spec, gpus)):
+            yield each._replace(also=_also_pods(spec, each.spec.pod_gpus))
+
+    def _parts(self, whole: int) -> list[int]:
+        """What divides a number, without itself, the smallest first; what the number divides in a spec, they divide too."""
+        return [part for part in range(1, min(whole, self._largest + 1)) if whole % part == 0]
 
     def lower_minimum(self) -> Iterator[Change]:
         """An elastic run that could begin narrower."""
@@ -197,14 +235,15 @@ class Counterfactual:
         yield from self._least(Kind.FEWER_SPARES, told, values, lambda gpus: _replace(spec, spares_per_group=gpus))
 
     def shorter(self) -> Iterator[Change]:
-        """A limit that passes liens (it surely ends before their dates), or that fewer hours can pay."""
-        spec, limit = self._spec, self._spec.runtime.max_duration
-        minutes = range(1, -(-(limit or DURATION_MAX) // MINUTE))
-        told = "runtime.maxDuration", limit
+        """A limit that passes liens (it surely ends before their dates), or that fewer hours can pay: a round one, with slack."""
+        spec, before = self._spec, self._spec.runtime.max_duration
+        limits = LIMITS if before is None else LIMITS[: bisect_left(LIMITS, before)]
+        told = "runtime.maxDuration", before
         for each in self._least(
-            Kind.SHORTER, told, minutes, lambda count: _with(spec, "runtime", max_duration=count * MINUTE)
+            Kind.SHORTER, told, limits, lambda limit: _with(spec, "runtime", max_duration=limit + SLACK)
         ):
-            yield each._replace(after=each.spec.runtime.max_duration)
+            assert isinstance(each.after, int), "a limit is a number"
+            yield from self._one(Kind.SHORTER, (*told, each.after), _with(spec, "runtime", max_duration=each.after))
 
     # --- how and where -------------------------------------------------------------------------------------------------
 
@@ -217,6 +256,15 @@ class Counterfactual:
         sizes = [size for size in range(spec.pod_gpus, most, spec.pod_gpus) if group % size == 0]
         told = "locality.groupGPUs", group
         yield from self._least(Kind.SMALLER_GROUPS, told, sizes, lambda size: _with(spec, "locality", group_gpus=size))
+
+    def smaller_pods(self) -> Iterator[Change]:
+        """Pods that fit on smaller nodes, or into what is free on several."""
+        spec, pod = self._spec, self._spec.pod_gpus
+        told = "gpusPerPod", pod
+        for each in self._least(
+            Kind.SMALLER_PODS, told, self._parts(pod), lambda size: _replace(spec, gpus_per_pod=size)
+        ):
+            yield each._replace(also=_also_pods(spec, each.spec.pod_gpus)[1:])
 
     def spread(self) -> Iterator[Change]:
         """Groups that may lie in several domains."""
@@ -235,42 +283,79 @@ class Counterfactual:
         """Another location: one label of it with each other value that there is."""
         locality = self._spec.locality
         if locality.location_policy is LocationPolicy.REQUIRE:
-            for label, value in islice(self._other_places(locality.location), PLACES_MAX):
+            for label, value in self._other_places(locality.location):
                 spec = _with(self._spec, "locality", location={**locality.location, label: value})
                 told = f"locality.location.{label}", locality.location[label], value
                 yield from self._one(Kind.ELSEWHERE, told, spec)
 
     def _other_places(self, location: dict[str, str]) -> Iterator[tuple[str, str]]:
-        state, flavor = self._engine.state, self._spec.resources.gpu_type
-        nodes = [node.node.labels for node in state.capacity.nodes.values()]
+        """Labels with other values that nodes have beside the rest of the location: those with room first, then by name."""
+        state, pool = self._engine.state, self._engine.state.capacity.pools.get(self._spec.resources.gpu_type)
+        nodes = [] if pool is None else [each for each in state.capacity.nodes.values() if each.bit & pool.mask]
+        found = []
         for label, here in location.items():
-            there = {each[label] for each in nodes if label in each and each.get(state.config.labels.flavor) == flavor}
-            yield from ((label, value) for value in sorted(there - {here}))
+            rest = {name: value for name, value in location.items() if name != label}
+            free: dict[str, int] = {}
+            for each in nodes:
+                labels = each.node.labels
+                if labels.get(label, here) != here and matches(labels, rest):
+                    free[labels[label]] = free.get(labels[label], 0) + each.room
+            found += [(gpus < _gpus(self._spec), label, value) for value, gpus in free.items()]
+        return ((label, value) for _, label, value in sorted(found)[:PLACES_MAX])
 
     # --- whose money ---------------------------------------------------------------------------------------------------
 
     def borrow(self) -> Iterator[Change]:
-        """Each lender who would lend to the owner, by itself; and more of what is borrowed already."""
-        funding = self._spec.funding
-        if funding.allow_borrow and funding.max_borrow_gpus is not None:
-            spec = _with(self._spec, "funding", max_borrow_gpus=None)
-            yield from self._one(Kind.BORROW, ("funding.maxBorrowGPUs", funding.max_borrow_gpus, None), spec)
-        for lender in islice(self._lenders(), LENDERS_MAX):
-            sponsors = (*funding.sponsors, lender)
-            spec = _with(self._spec, "funding", allow_borrow=True, sponsors=sponsors)
-            yield from self._one(Kind.BORROW, ("funding.sponsors", list(funding.sponsors), list(sponsors)), spec)
+        """More of what is borrowed already, those it names already, or whoever else would lend what is lacking.
 
-    def _lenders(self) -> Iterator[str]:
-        state, spec = self._engine.state, self._spec
-        asked = set(spec.funding.sponsors) if spec.funding.allow_borrow else set()
-        seen = {spec.owner, *asked}
-        for account in state.accounts.values():
-            envelope = account.envelope
-            if envelope is None or envelope.flavor != spec.resources.gpu_type or account.owner in seen:
-                continue
-            if lends_to(account, spec.owner):
-                seen.add(account.owner)
-                yield account.owner
+        The nearest first, each by itself; together only where no one of them is enough.
+        """
+        spec, funding = self._spec, self._spec.funding
+        if funding.allow_borrow and funding.sponsors:
+            yield from self._raised(spec)
+        elif funding.sponsors:
+            found = list(self._borrowed(()))
+            if found:
+                yield from found
+                return
+        lenders = Lenders(self._engine, self._key, spec, self._now)
+        found = [each for lender in lenders.enough[:LENDERS_MAX] for each in self._borrowed((lender,))]
+        if not found and len(lenders.some) > 1:
+            found = list(self._together(lenders.some[:LENDERS_MAX]))
+        yield from found
+
+    def _borrowed(self, fresh: tuple[str, ...]) -> Iterator[Change]:
+        """Borrow from some more owners, with all that this needs. Told only where each of them then lends."""
+        funding = self._spec.funding
+        sponsors = (*funding.sponsors, *(each for each in fresh if each not in funding.sponsors))
+        spec = _with(self._spec, "funding", allow_borrow=True, sponsors=sponsors)
+        trial, also = self._tried(spec), list[Also]()
+        if not funding.allow_borrow:
+            also.append(Also("funding.allowBorrow", before=False, after=True))
+        if trial.at >= self.base.at:
+            for raised in self._raised(spec):
+                also.append(Also(raised.field, raised.before, raised.after))
+                spec, trial = raised.spec, raised.trial
+        if trial.at < self.base.at and trial.lenders.issuperset(fresh):
+            field = Also("funding.sponsors", list(funding.sponsors), list(sponsors))
+            first, *rest = [field, *also] if fresh else also
+            yield Change(Kind.BORROW, *first, spec, trial, tuple(rest))
+
+    def _raised(self, spec: RunSpec) -> Iterator[Change]:
+        """The smallest limit on what is borrowed with which a spec would start sooner."""
+        limit = spec.funding.max_borrow_gpus
+        if limit is not None:
+            most = min(_gpus(spec), self._largest)
+            limits = range(most, limit, -spec.pod_gpus)
+            told = "funding.maxBorrowGPUs", limit
+            yield from self._least(Kind.BORROW, told, limits, lambda gpus: _with(spec, "funding", max_borrow_gpus=gpus))
+
+    def _together(self, lenders: tuple[str, ...]) -> Iterator[Change]:
+        """Borrow from several: from those who would lend if all of them were named."""
+        sponsors = tuple(dict.fromkeys((*self._spec.funding.sponsors, *lenders)))
+        spec = _with(self._spec, "funding", allow_borrow=True, max_borrow_gpus=None, sponsors=sponsors)
+        lend = self._tried(spec).lenders
+        yield from self._borrowed(tuple(each for each in lenders if each in lend))
 
     def opportunistic(self) -> Iterator[Change]:
         """Without a claim to its GPUs: it takes what is free, under liens too, and gives way to whoever is funded."""
@@ -313,6 +398,7 @@ _QUESTIONS: tuple[Callable[[Counterfactual], Iterable[Change]], ...] = (
     Counterfactual.fewer_gpus,
     Counterfactual.lower_minimum,
     Counterfactual.smaller_groups,
+    Counterfactual.smaller_pods,
     Counterfactual.spread,
     Counterfactual.fewer_spares,
     Counterfactual.shorter,
@@ -338,3 +424,19 @@ def _replace(spec: RunSpec, **changed: object) -> RunSpec:
 def _with(spec: RunSpec, part: str, **changed: object) -> RunSpec:
     """The spec with a field of one of its parts changed."""
     return _replace(spec, **{part: msgspec.structs.replace(getattr(spec, part), **changed)})
+
+
+def _narrower(spec: RunSpec, gpus: int) -> RunSpec:
+    """The spec with fewer GPUs; where they are fewer than a pod's, with one pod of them."""
+    return _replace(_with(spec, "resources", total_gpus=gpus), gpus_per_pod=min(gpus, spec.pod_gpus))
+
+
+def _also_pods(spec: RunSpec, size: int) -> tuple[Also, ...]:
+    """What smaller pods change: their size, and the limit in the template, where that says it too."""
+    pod = spec.pod_gpus
+    if size == pod:
+        return ()
+    limit = (
+        (Also("template", f"nvidia.com/gpu: {pod}", f"nvidia.com/gpu: {size}"),) if template_gpus(spec.template) else ()
+    )
+    return (Also("gpusPerPod", pod, size), *limit)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import cover
 from fairlease.engine.due_date import too_late
+from fairlease.engine.family import Place
 from fairlease.engine.pack import Packer, need_of
 from fairlease.engine.plan import Planner, least_width
 from fairlease.engine.refusal import Refusal
@@ -16,6 +17,8 @@ from fairlease.model.record import Key
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairlease.engine.family import Family
     from fairlease.engine.plan import Plan
     from fairlease.ledger.capacity import Domain
@@ -101,7 +104,7 @@ def words(state: State, family: Family, run: RunState, now: int) -> str:
 
 
 def visits(state: State, family: Family, run: RunState, now: int, width: int) -> list[Visit]:
-    """The money alone: every envelope in the order of cover, those that do not share included."""
+    """The money alone: every envelope in the order of cover; then those that do not share, and sponsors named in vain."""
     offers = cover.offers(state, family, run, now)
     purse, alone = cover.Purse(state, run, now), cover.Purse(state, run, now, idle=True)
     left = need_of(run.spec, width).pods
@@ -128,7 +131,23 @@ def visits(state: State, family: Family, run: RunState, now: int, width: int) ->
             owner, inside = entry.account.owner, True
             why = Reason.NotShared
             found.append(Visit(entry.place.value, Key(budget), name, owner, inside, 0, 0, why, why.remedy))
-    return found
+    return [*found, *_unasked(family, run, {(visit.budget, visit.envelope) for visit in found})]
+
+
+def _unasked(family: Family, run: RunState, asked: set[tuple[Key, str]]) -> Iterator[Visit]:
+    """Sponsors whom a run names in vain: it may not borrow, or they have no Budget at all."""
+    spec = run.spec
+    entries = family.order((spec.owner, True, spec.funding.sponsors))
+    owners = {entry.account.owner for entry in entries}
+    for entry in () if spec.funding.allow_borrow else entries:
+        budget, name = entry.account.id
+        if entry.place is Place.SPONSOR and (Key(budget), name) not in asked:
+            owner, why, remedy = entry.account.owner, Reason.BorrowLimit, "set funding.allowBorrow: true"
+            yield Visit(entry.place.value, Key(budget), name, owner, True, 0, 0, why, remedy)  # noqa: FBT003 - a row of a table
+    for owner in spec.funding.sponsors:
+        if owner not in owners:
+            why, remedy = Reason.NoEnvelope, "name an owner that has a Budget with an envelope of this flavor"
+            yield Visit(Place.SPONSOR.value, Key(""), "", owner, True, 0, 0, why, remedy)  # noqa: FBT003 - as above
 
 
 def _domains(planner: Planner, width: int, plan: Plan | None) -> list[DomainVisit]:

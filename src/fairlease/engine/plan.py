@@ -11,6 +11,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import apart, cover
+from fairlease.engine.nowhere import in_location, nowhere
 from fairlease.engine.pack import Batch, Need, Packer, Spot, fits_empty, need_of, scattered
 from fairlease.engine.passage import Passage, passage
 from fairlease.engine.payment import Payment
@@ -108,7 +109,8 @@ class Planner:
     def unfunded(self, *, told: bool = True) -> Refusal | None:
         """Why the run cannot be paid for even at its narrowest; None where it can. `told`: somebody will read it."""
         need = self.least
-        return self.unpaid_for(need.pods, f"of {need.pods * need.size} GPUs", told=told)
+        refusal = self.unpaid_for(need.pods, f"of {need.pods * need.size} GPUs", told=told)
+        return refusal if refusal is None or not told else refusal._replace(message=refusal.message + self._nowhere())
 
     def unpaid_for(self, pods: int, of: str, *, told: bool = True) -> Refusal | None:
         """Why `pods` find no payer, so many `of` them; None where they do."""
@@ -122,6 +124,14 @@ class Planner:
             return Refusal(reason, f"{message}: {reason.remedy}", tally(stops))
         message += f", and {lost.pods * size} would find none if nothing else ran: {lost.cause.alone}"
         return Refusal(reason, message, tally(stops), lost.cause)
+
+    def _nowhere(self) -> str:
+        """That money alone would not help, where the run would not fit on the nodes that its payers may ever pay for."""
+        closed = (offer for offer in self.offers if offer.refusal is Reason.WindowClosed)
+        spec = self.run.spec
+        mask = self.payable() | _union(closed) or in_location(self.pool, spec)
+        why = nowhere(self.pool, mask, self.least, spec)
+        return f"; besides, {why}" if why else ""
 
     def hopeless(self, pods: int) -> Hopeless | None:
         """How many of `pods` would find no payer if nothing else ran either; None where all would."""
@@ -139,8 +149,7 @@ class Planner:
         need = self.least
         gpus = need.pods * need.size
         if not self.could_ever_fit():
-            message = f"no set of nodes could hold {gpus} GPUs in groups as asked: {Reason.NeverFits.remedy}"
-            return Refusal(Reason.NeverFits, message, {})
+            return Refusal(Reason.NeverFits, nowhere(self.pool, self.payable(), need, self.run.spec), {})
         poor = self._poor_everywhere(need) or self._out_of_reach(need) or self._poor_apart(need)
         if poor is not None:
             return poor
@@ -352,7 +361,8 @@ class Planner:
         """In order of preference it did not work out: try more, if there is money for that many pods on the nodes it reaches."""
         assert self.pool is not None, "asked only where there is a pool"
         packer = self._packer(self.reach(), need)
-        seats = (node for domain in self.pool.domains.values() for node in packer.seats(domain))
+        domains = sorted(self.pool.domains.values(), key=lambda each: each.order)
+        seats = (node for domain in domains for node in packer.seats(domain))
         payment = Payment(self._purse(), usable)
         if payment.reached(seats, need.pods) < need.pods:
             return None

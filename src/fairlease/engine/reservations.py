@@ -111,7 +111,7 @@ def in_force(run: RunState, now: int) -> View | None:
         return None
     reason = hold.basis if hold.state is ReservationState.PENDING else hold.reason
     status = _status(hold.state, reason.value, hold.message)
-    if run.foreseen is not None:
+    if run.foreseen is not None and hold.holds:
         status["forecast"] = forecast_view(*run.foreseen)
     return _object(hold.made(run.key), status, now)
 
@@ -119,7 +119,7 @@ def in_force(run: RunState, now: int) -> View | None:
 def _object(made: ev.ReservationMade, status: View, now: int) -> View:
     namespace, run = split(made.run)
     told = {name: value for name, value in status.items() if value}
-    if status["state"] in IN_FORCE_WORDS:
+    if status["state"] in IN_FORCE_WORDS and status["state"] != ReservationState.BLOCKED.value:  # blocked: no date
         told["countdownSeconds"] = max(0, made.earliest_start - now) // SECOND
     return {
         "name": made.name if namespace == "default" else f"{namespace}/{made.name}",

@@ -23,6 +23,7 @@ from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
+from fairlease.theatre.past import ended_words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -236,27 +237,27 @@ class Answers:
     async def cancel(self, runs: list[str]) -> Answer:
         """End runs by deleting their objects, which stay until their leases are closed. Ended ones are left, as a record."""
         names = list(dict.fromkeys(name_key(name) for name in runs))
-        found = [await self._phase(name) for name in names]
-        chosen = [name for name, phase in zip(names, found, strict=True) if phase not in OVER]
+        found = [(name, await self._standing(name)) for name in names]
+        chosen = [name for name, status in found if status["phase"] not in OVER]
         if not chosen:
-            raise Refused(Reason.Terminal, f"{', '.join(map(short, names))}: ended already")
+            raise Refused(Reason.Terminal, ended_words(found, len(found)))
         for number, name in enumerate(chosen):
             namespace, run = split(name)
             with _noted("canceled", chosen[:number]):
                 await self._api.delete(RUNS, run, namespace)
         return {"canceled": [short(name) for name in chosen]}
 
-    async def _phase(self, name: Key) -> str:
-        """The phase of a run that is there; who may delete and not read is believed."""
+    async def _standing(self, name: Key) -> Answer:
+        """The status of a run that is there; who may delete and not read is believed."""
         try:
             seen = await self.find(name)
         except ApiError as error:
             if not lacks_rights(error):
                 raise
-            return ""
+            return {"phase": ""}
         if seen is None:
             raise no_run(name)
-        return str(status_of(seen)["phase"])
+        return status_of(seen)
 
     # --- following -------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from fairlease.model.amount import parse_instant
 from fairlease.model.objects import RunObject
 from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, short, split
+from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
@@ -187,11 +188,14 @@ class Derived:
         held = status.get("pendingReservation")
         if held is not None:
             found = await self._api.get(RESERVATIONS, held, split(name)[0], into=OwnSeen)
+            state = found.status.get("state", "")
+            blocked = state == ReservationState.BLOCKED.value
             told["reservation"] = {
                 "name": held,
-                "state": found.status.get("state", ""),
-                "earliestStart": found.spec["earliestStart"],
+                "state": state,
+                "earliestStart": None if blocked else found.spec["earliestStart"],
                 "basis": found.status.get("reason", ""),
+                **({"message": found.status.get("message", "")} if blocked else {}),
             }
             if found.status.get("forecast"):
                 return told | {"forecast": found.status["forecast"]}

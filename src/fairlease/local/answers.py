@@ -36,6 +36,7 @@ from fairlease.theatre.foresight import Foresight
 from fairlease.theatre.inquiry import Inquiry
 from fairlease.theatre.invoice import invoice, invoice_of_file
 from fairlease.theatre.metrics import pending_by_cause
+from fairlease.theatre.past import ENDED_TOLD, ended_words
 
 if TYPE_CHECKING:
     from fairlease.ledger.state import State
@@ -161,8 +162,9 @@ class Answers:
         def build(_: set[Key]) -> list[cmd.AnyCommand]:
             canceled[:] = [run for run in runs if run in self._scheduler.state.runs]
             if not canceled:
-                names = ", ".join(short(run) for run in runs) or "nothing"
-                raise rq.refused(Reason.Terminal, f"{names}: ended already" if runs else "no run was named")
+                now = self._daemon.now()
+                over = [(run, self._past.status(self._found(run), now)) for run in runs[:ENDED_TOLD]]
+                raise rq.refused(Reason.Terminal, ended_words(over, len(runs)) or "no run was named")
             return [cmd.Cancel(run=run) for run in canceled]
 
         answers = await self._daemon.do(build)

@@ -15,14 +15,14 @@ h1{margin:2px 0 14px;font-size:28px;line-height:1.2;overflow-wrap:anywhere}
 h2{margin:0 0 2px;font-size:19px}
 .facts{display:flex;flex-wrap:wrap;gap:6px 28px;margin:0}
 .facts dt{font-size:12px;color:var(--soft)}
-.facts dd{margin:0;font-variant-numeric:tabular-nums}
+.facts dd{margin:0;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 section{margin:36px 0}
 .said{margin:2px 0 10px;color:var(--soft);font-size:14px}
 .none{padding:18px;border:1px dashed var(--line);border-radius:8px;color:var(--soft)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(168px,1fr));gap:12px}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}
 .tile h2{font-size:13px;font-weight:600;color:var(--soft)}
-.tile p{margin:0;color:var(--soft);font-size:13px}
+.tile p{margin:0;color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 .tile .big{color:var(--ink);font-size:26px;font-weight:650;line-height:1.3;font-variant-numeric:tabular-nums}
 svg{display:block;width:100%;height:auto}
 .plot{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:10px}
@@ -40,8 +40,8 @@ svg{display:block;width:100%;height:auto}
 .line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
 .area.c1,.dot.c1{fill:var(--c1)}.area.c2,.dot.c2{fill:var(--c2)}.area.c3,.dot.c3{fill:var(--c3)}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 20px;margin:10px 0 0;padding:0;font-size:14px}
-.legend li{white-space:nowrap;display:flex;align-items:center;gap:8px}
-.legend svg{width:30px}
+.legend li{overflow-wrap:anywhere;display:flex;align-items:center;gap:8px}
+.legend svg{width:30px;flex:none}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
 th,td{padding:6px 8px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
@@ -49,13 +49,15 @@ thead th{color:var(--soft);font-weight:600}
 th:first-child{text-align:left}
 tbody th{font-weight:500}
 th:first-child{position:sticky;left:0;background:var(--bg)}
+.against thead th{white-space:normal;min-width:7em}
 .ends td:not(:last-child){text-align:left}
 .ends th:nth-child(2){text-align:left}
 dl dt{font-weight:600}
 dl dd{margin:0 0 8px}
 footer{margin-top:40px;padding-top:14px;border-top:1px solid var(--line);color:var(--soft);font-size:13px;overflow-wrap:anywhere}
 @media(max-width:640px){main{padding:24px 16px 40px}h1{font-size:22px}.plot svg{width:620px}
-.tick,.axis{font-size:15px}.facts{gap:6px 20px}}
+.tick,.axis{font-size:15px}.facts{gap:6px 20px}
+th:first-child{white-space:normal;overflow-wrap:anywhere;min-width:7em;max-width:40vw}}
 @media print{@page{margin:14mm}body{font-size:13px;background:none}main{max-width:none;padding:0}section{margin:20px 0}
 h2{break-after:avoid}tr,.tile,.plot,.waits,.busy,.queue,.large{break-inside:avoid}thead{display:table-header-group}
 .scroll,.plot{overflow:visible}.plot svg{max-height:58mm}table{font-size:11px}

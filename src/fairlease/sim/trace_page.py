@@ -30,7 +30,7 @@ def page(play: TracePlay, told: View, settings: dict[str, str]) -> str:
         _tiles(told),
         *([_section("thrashing", "Cuts ate work", _costs(told, costs))] if (costs := thrashing(told)) else []),
         *(
-            [_section("against", "Against another policy", _against(told["against"]), _AGAINST)]
+            [_section("against", "Against another policy", _against(told["against"], told["policies"]))]
             if "against" in told
             else []
         ),
@@ -146,7 +146,6 @@ def table(section: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) 
     )
 
 
-_AGAINST = "Before: under the policy that it is compared with. Now: under the one that this page tells of."
 _COMPARED = {
     "waitMeanSeconds": "Mean wait of all runs",
     "waitMeanSecondsLarge": f"Mean wait of runs over {LARGE_GPUS} GPUs",
@@ -163,10 +162,10 @@ _COMPARED = {
 }
 
 
-def _against(beside: View) -> str:
-    """Each figure under both policies."""
+def _against(beside: View, policies: View) -> str:
+    """Each figure under both policies, by their names."""
     rows = [(words, *_compared(name, beside[name])) for name, words in _COMPARED.items()]
-    return table("against", ("Figure", "Before", "Now", "Change"), rows)
+    return table("against", ("Figure", policies["before"], policies["after"], "Change"), rows)
 
 
 def _compared(name: str, pair: View) -> tuple[str, str, str]:

@@ -46,11 +46,11 @@ class Foresight:
             return {"name": short(asked.run), "owner": asked.spec.owner, "phase": ended.phase.value, "ended": how}
         engine = looking_ahead(self._scheduler, now)
         if run.phase is Phase.RUNNING:
-            return self.told(run) | {"odds": odds_of_cuts(engine, run)}
+            return self._told(run) | {"odds": odds_of_cuts(engine, run)}
         found = foreseen(engine, run)
         if found is not None:
             return _who(run) | {"forecast": found}
-        view = self.told(run)
+        view = self._told(run)
         if "reason" in view:
             view["message"], view["remedy"] = explain(engine.state, engine.family, run, engine.now).of(run)
         return view
@@ -58,18 +58,20 @@ class Foresight:
     def waiting(self, whose: Callable[[str], bool], limit: int) -> list[View]:
         """All runs that wait, of those owners, in order of asking, as it was last written down."""
         runs = (self._scheduler.state.runs[run] for run in forecast.waiting(self._scheduler.state))
-        return [self.told(run) for run in islice((run for run in runs if whose(run.spec.owner)), limit)]
+        return [self._told(run) for run in islice((run for run in runs if whose(run.spec.owner)), limit)]
 
-    @staticmethod
-    def told(run: RunState) -> View:
-        """One run, with the forecast that was last written down; the reason why it has none."""
+    def _told(self, run: RunState) -> View:
+        """One run, with the forecast that was last written down; the reason why it has none.
+
+        What was foreseen before its reservation was blocked has nothing to rest on any more.
+        """
         view = _who(run)
         if run.phase is Phase.RUNNING:
             view["startedAt"] = format_instant(run.started_at or 0)
-        elif run.foreseen is None:
+        elif run.foreseen is None or (run.hold is not None and not run.hold.holds):
             view |= {"reason": run.reason.value, "message": run.message, "remedy": run.reason.plain_remedy}
         else:
-            view["forecast"] = forecast_view(*run.foreseen)
+            view["forecast"] = tested(self._scheduler.engine, forecast_view(*run.foreseen))
         return view
 
 
@@ -83,20 +85,27 @@ def looking_ahead(scheduler: Scheduler, now: int) -> Engine:
 def foreseen(engine: Engine, run: RunState) -> View | None:
     """When a run that waits would start, how sure that is, and what could give way; None where nobody can tell."""
     found = forecast.outlooks(engine, [run.key]).get(run.key)
-    return None if found is None else forecast_view(engine.now, forecast.foreseen(engine, run, found))
+    return None if found is None else tested(engine, forecast_view(engine.now, forecast.foreseen(engine, run, found)))
+
+
+def tested(engine: Engine, told: View) -> View:
+    """A forecast with how often such words were kept; nothing where nobody who was forecast has started yet."""
+    return told if engine.state.waits.scored else told | {"confidence": None}
 
 
 def _who(run: RunState) -> View:
-    """A run and its date."""
+    """A run and its date; of one that is blocked, why it has none."""
     view: View = {"name": short(run.key), "owner": run.spec.owner, "phase": run.phase.value}
     hold = run.hold
     if hold is not None:
         view["reservation"] = {
             "name": hold.name,
             "state": hold.state.value,
-            "earliestStart": format_instant(hold.earliest_start),
-            "basis": hold.basis.value,
+            "earliestStart": format_instant(hold.earliest_start) if hold.holds else None,
+            "basis": hold.basis.value if hold.holds else hold.reason.value,
         }
+        if not hold.holds:
+            view["reservation"]["message"] = hold.message
     return view
 
 

@@ -27,7 +27,7 @@ from fairlease.model.record import Key, key, short, split
 from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
-from fairlease.theatre.foresight import foreseen, looking_ahead, odds_of_cuts
+from fairlease.theatre.foresight import foreseen, looking_ahead, odds_of_cuts, tested
 from fairlease.theatre.invoice import shares_of
 
 if TYPE_CHECKING:
@@ -94,8 +94,11 @@ class Inquiry:
         for moment in story:
             dates.take(moment.at, moment.event)
         live = self._scheduler.state.runs.get(run)
+        held = None if live is None else in_force(live, now)
+        if held is not None and "forecast" in held["status"]:
+            held["status"]["forecast"] = tested(self._scheduler.engine, held["status"]["forecast"])
         return {
-            "reservation": None if live is None else in_force(live, now),
+            "reservation": held,
             "reservations": list(dates.objects(now)),
             "preemptions": [self._claimed(each) for each in preemptions(events, run)],
         }
@@ -345,7 +348,7 @@ def _growth(spec: RunSpec, gpus: int) -> View | None:
 
 
 def change_view(change: Change) -> View:
-    """One change that would help: what, from what to what, when the run would then start, and what it would cost."""
+    """One change that would help, with all that it needs: when the run would then start, who would lend, what it would cost."""
     worst = change.worst_gpu_ms
     durations = change.kind is Kind.SHORTER
     before, after = (
@@ -357,6 +360,8 @@ def change_view(change: Change) -> View:
         "field": change.field,
         "from": before,
         "to": after,
+        "also": [{"field": each.field, "from": each.before, "to": each.after} for each in change.also],
+        "lenders": sorted(change.trial.lenders),
         "starts": change.trial.starts and change.kind is not Kind.WAIT,
         "startsAt": format_instant(change.trial.at),
         "gpus": change.trial.gpus,
@@ -368,7 +373,7 @@ def visit_view(visit: Visit) -> View:
     """One envelope that was asked."""
     return {
         "place": visit.place,
-        "budget": short(visit.budget),
+        "budget": short(visit.budget) if visit.budget else "",
         "envelope": visit.envelope,
         "owner": visit.owner,
         "inLocation": visit.inside,

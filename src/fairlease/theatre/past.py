@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
 
+ENDED_TOLD = 4
+"""Runs of which it is told how they ended, where several were to be."""
+
 KEPT = 10_000
 
 
@@ -153,3 +156,14 @@ def look_back(store: Store, limit: int, skip: int) -> list[Asked]:
             asked = asked.told(moment.event)
         found.append(asked)
     return found
+
+
+def ended_words(statuses: list[tuple[Key, dict[str, Any]]], of: int) -> str:
+    """How and when runs ended that somebody wants to end: the first few of so many."""
+    told = [
+        f"{short(run)} ended already, {status.get('reason') or status['phase']}"
+        + (f" at {status['endedAt']}" if status.get("endedAt") else "")
+        for run, status in statuses[:ENDED_TOLD]
+    ]
+    more = of - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
