@@ -10,7 +10,7 @@ from tests.engine.build import HOUR, LocationPolicy, World, budget, envelope, no
 
 from fairlease.engine import odds as odds_module
 from fairlease.engine.due_date import due_date
-from fairlease.engine.odds import Odds, odds
+from fairlease.engine.odds import EFFORT_MAX, Odds, odds
 from fairlease.engine.resolve import resolve
 from fairlease.ledger import snapshot
 from fairlease.model.amount import DAY
@@ -19,12 +19,12 @@ from fairlease.model.record import short
 BEACONS = 300
 
 
-def told(world: World, claim: str) -> Odds | None:
+def told(world: World, claim: str, effort: int = EFFORT_MAX) -> Odds | None:
     """What is told of a claim, which changes nothing."""
     before = snapshot.freeze(world.scheduler.state)
     engine = world.scheduler.engine.twin()
     engine.now = world.now
-    found = odds(engine, world.run(claim))
+    found = odds(engine, world.run(claim), effort)
     assert snapshot.freeze(world.scheduler.state) == before
     return found
 
@@ -94,8 +94,7 @@ def test_where_each_order_costs_much_fewer_are_counted_and_they_are_the_resolver
     assert found is not None
     assert found.draws == 400
     agree(found, done(world, "claim")[0])
-    monkeypatch.setattr(odds_module, "EFFORT_MAX", 0)
-    found = told(world, "claim")
+    found = told(world, "claim", 0)
     assert found is not None
     assert found.draws == odds_module.EVER_COUNTED
     assert sum(found.chances.values()) == pytest.approx(2)

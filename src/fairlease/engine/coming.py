@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.due_date import too_late
 from fairlease.engine.notice import Kind, Notice, Risk
-from fairlease.engine.odds import SURE, odds
+from fairlease.engine.odds import EFFORT_BRIEF, Peril, odds
 from fairlease.model.amount import MINUTE, format_instant
 from fairlease.model.record import Key, Reason, short
 from fairlease.model.reservation import ReservationState
@@ -28,6 +28,9 @@ LAST_CALL = 2 * MINUTE
 
 SOON = "soon"
 """The word of that second telling."""
+
+COUNTED = 50
+"""Of fewer lotteries than these no odds are told: they would say more of the few than of the one that comes."""
 
 NAMED = 5
 """Runs that a sentence names; the record names them all."""
@@ -62,7 +65,7 @@ def coming(engine: Engine, stage: Stage, now: int) -> Notice | None:
     """Who may be cut for a reservation, as of its date; None where nobody need be, or cutting would not help."""
     state = engine.state
     claim = state.runs[stage.claim]
-    found = odds(engine, claim)
+    found = odds(engine, claim, EFFORT_BRIEF)
     if found is None:
         return None
     risks = _risks(state, found)
@@ -89,30 +92,43 @@ def _risks(state: State, found: Odds) -> tuple[Risk, ...]:
 
     Where lotteries were counted, who stands in them may be drawn in others, though nobody drew it in these.
     """
-    perils = {way: (1.0 if each.certain else round(each.chance, 4), each.gpus) for way, each in found.perils.items()}
+    perils = dict(found.perils)
     if found.draws:
         for run in found.chances.keys() - {run for run, _ in perils}:
-            perils[run, Reason.RandomPreempt] = 0.0, sum(lease.gpus for lease in state.runs[run].leases.values())
-    order = sorted(perils, key=lambda way: (-perils[way][0], state.runs[way[0]].order, way[1].value))
-    return tuple(Risk(run=way[0], reason=way[1], gpus=perils[way][1], odds=perils[way][0]) for way in order)
+            gpus = sum(lease.gpus for lease in state.runs[run].leases.values())
+            perils[run, Reason.RandomPreempt] = Peril(0.0, gpus, certain=False)
+    order = sorted(perils, key=lambda way: (-perils[way].chance, state.runs[way[0]].order, way[1].value))
+    return tuple(
+        Risk(run=way[0], reason=way[1], gpus=perils[way].gpus, odds=_told(found, perils[way])) for way in order
+    )
+
+
+def _told(found: Odds, peril: Peril) -> float | None:
+    """The chance as it is told; None where too few lotteries were counted to tell one."""
+    if peril.certain:
+        return 1.0
+    return None if 0 < found.draws < COUNTED else round(peril.chance, 4)
 
 
 def _words(state: State, found: Odds) -> str:
     """Those who are certain to be cut apart from those whom the lottery may cost something, or all they have, with their odds."""
     certain, lots = list[str](), list[tuple[float, str]]()
     for run in sorted(found.chances, key=lambda run: state.runs[run].order):
-        name, chance, drawn = short(run), found.chances[run], found.perils.get((run, Reason.RandomPreempt))
-        if chance < SURE:
-            lots.append((chance, name))
+        name, drawn = short(run), found.perils.get((run, Reason.RandomPreempt))
+        if not found.certain(run):
+            lots.append((found.chances[run], name))
             continue
         certain.append(name)
         if drawn is not None and not drawn.certain:
             lots.append((drawn.chance, f"{name} whole"))
+    few = 0 < found.draws < COUNTED
     by_lot = [
-        f"{name} ({chance:.1%})" for chance, name in sorted(lots, key=lambda each: -each[0]) if chance or found.draws
+        name if few else f"{name} ({chance:.1%})"
+        for chance, name in sorted(lots, key=lambda each: 0 if few else -each[0])
+        if chance or found.draws
     ]
     told = [f"certain to be cut then, as things stand: {_named(certain)}"] if certain else []
-    counted = f" ({found.draws} draws counted)" if found.draws else ""
+    counted = f" ({found.draws} draws counted)" if found.draws and not few else ""
     return "; ".join([*told, f"may be cut then, as the lot falls{counted}: {_named(by_lot)}"] if by_lot else told)
 
 

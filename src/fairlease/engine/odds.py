@@ -19,6 +19,7 @@ from fairlease.engine.due_date import due_date
 from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import at_once
 from fairlease.engine.sortition import Rolls
+from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from fairlease.ledger.live import RunState
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
-    from fairlease.reason import Reason
 
 COUNTED_MIN, COUNTED_MAX = 50, 1_000
 """Orders of draws that are thought through one by one, or lotteries that are drawn where there are more."""
@@ -40,8 +40,9 @@ THOUGHT = 60_000
 EXACT_MAX = 12
 """Runs in a conflict set of which all orders may be thought through; of more there are too many at any rate."""
 
-EFFORT_MAX = 30_000
-"""Looks at seats that are spent on either of the two: where each order costs much, few are counted, and it is told how few."""
+EFFORT_MAX, EFFORT_BRIEF = 30_000, 10_000
+"""Looks at seats that are spent on either of the two: where each order costs much, few are counted, and it is told how few.
+Brief is who looks ahead for everybody between two decisions, and not because somebody asks."""
 
 EVER_COUNTED = 10
 """Lotteries that are drawn whatever they cost."""
@@ -51,15 +52,11 @@ SURE = 1 - 1e-9
 
 
 class Peril(NamedTuple):
-    """The chance that a run loses GPUs in one way, and how many at most."""
+    """The chance that a run loses GPUs in one way, how many at most, and whether that comes in any case, as things stand."""
 
     chance: float
     gpus: int
-
-    @property
-    def certain(self) -> bool:
-        """Whether it comes in any case, as things stand."""
-        return self.chance >= SURE
+    certain: bool
 
 
 class Odds(NamedTuple):
@@ -74,14 +71,20 @@ class Odds(NamedTuple):
     perils: dict[tuple[Key, Reason], Peril]
     deficit_gpus: int
 
+    def certain(self, run: Key) -> bool:
+        """Whether a run loses something in any case: in one way for certain, or in one or another whatever is drawn."""
+        return any(peril.certain for way, peril in self.perils.items() if way[0] == run) or (
+            not self.draws and self.chances[run] >= SURE
+        )
 
-def odds(engine: Engine, claim: RunState) -> Odds | None:
+
+def odds(engine: Engine, claim: RunState, effort: int = EFFORT_MAX) -> Odds | None:
     """The odds as of the date of the claim's reservation; None where nobody would be cut, or it would not help."""
     with due_date(engine, claim) as day:
-        return None if day is None else _on(engine, claim, day.at)
+        return None if day is None else _on(engine, claim, day.at, effort)
 
 
-def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
+def _on(engine: Engine, claim: RunState, when: int, effort: int) -> Odds | None:
     planner = Planner(engine.state, engine.family, claim, when)
     found = at_once(planner, engine.family, 0)
     if found is not None:
@@ -93,28 +96,28 @@ def _on(engine: Engine, claim: RunState, when: int) -> Odds | None:
     contest = Contest(planner, engine.family, Rolls(engine.state))
     leases = sum(len(engine.state.runs[token.run].leases) for token in contest.tokens)
     most = max(COUNTED_MIN, min(COUNTED_MAX, THOUGHT // max(1, leases)))
-    every = _every(contest, most) if len(contest.tokens) <= EXACT_MAX else None
-    tally, draws = _some(contest, most) if every is None else (every, 0)
+    every = _every(contest, most, effort) if len(contest.tokens) <= EXACT_MAX else None
+    tally, draws = _some(contest, most, effort) if every is None else (every, 0)
     return tally.odds(when, draws, tally.deficit_gpus, contest.tokens)
 
 
-def _every(contest: Contest, most: int) -> _Tally | None:
+def _every(contest: Contest, most: int, effort: int) -> _Tally | None:
     """All orders of draws, each with its probability; None where there are more than `most`, or they cost too much."""
     tally, ways = _Tally(), _Ways()
     for _ in range(most):
         tally.hear(contest, ways)
         if not ways.next():
             return tally
-        if contest.effort > EFFORT_MAX:
+        if contest.effort > effort:
             break
     return None
 
 
-def _some(contest: Contest, most: int) -> tuple[_Tally, int]:
+def _some(contest: Contest, most: int, effort: int) -> tuple[_Tally, int]:
     """As many lotteries as may be drawn, and how many that were."""
     begun, number = contest.effort, 0
     tally, seeds = _Tally(), _Seeds(contest)
-    while number < most and (number < EVER_COUNTED or contest.effort - begun <= EFFORT_MAX):
+    while number < most and (number < EVER_COUNTED or contest.effort - begun <= effort):
         seeds.number = number
         tally.hear(contest, seeds)
         number += 1
@@ -156,7 +159,10 @@ class _Tally:
             return None
         whole = self._weight if draws else 1.0
         chances = {token.run: 0.0 for token in tokens} | {run: each / whole for run, each in self._runs.items()}
-        perils = {way: Peril(each / whole, gpus) for way, (each, gpus) in self._ways.items()}
+        perils = {
+            way: Peril(each / whole, gpus, each >= SURE * whole and not (draws and way[1] is Reason.RandomPreempt))
+            for way, (each, gpus) in self._ways.items()
+        }
         return Odds(when, chances, draws, perils, deficit_gpus)
 
 
