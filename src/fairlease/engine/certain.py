@@ -59,9 +59,17 @@ class Certain:
         if found is None:
             found = NEVER if run.deadline is None else run.deadline
             if run.spec.malleable is None:
-                payers = {id(lease.payer): lease.payer for lease in run.leases.values() if lease.role is not Role.SPARE}
-                found = EVER if run.overdrawn else min([found, *map(self._closes, payers.values())])
+                found = EVER if run.overdrawn else min(found, self._first_closes(run))
             self._runs[run.key] = found
+        return found
+
+    def _first_closes(self, run: RunState) -> int:
+        """When the first window closes of those that pay for its active pods; mostly they all have the same payer."""
+        found, asked = NEVER, None
+        for lease in run.leases.values():
+            payer = lease.payer
+            if payer != asked and lease.role is not Role.SPARE:
+                found, asked = min(found, self._closes(payer)), payer
         return found
 
     def _closes(self, payer: Payer) -> int:

@@ -290,10 +290,11 @@ def snug(rooms: list[tuple[int, NodeState]], pods: int, size: int) -> list[tuple
 def scattered(pool: Pool, mask: int, need: Need) -> str:
     """What stands against a need on some nodes though as many GPUs of the pool are free, under no lien, as it takes."""
     packer, size, groups = Packer(pool, mask, need.size), need.size, need.blocks[0]
-    reached = sum(state.room for domain in pool.domains.values() for state in domain.nodes.values() if state.bit & mask)
+    reached = pool.free if packer.whole else sum(_room(domain, mask) for domain in pool.domains.values())
     if reached < need.pods * size:
         return f"only {reached} of them where its money may be spent"
-    counts = [packer.pods(domain) for domain in pool.domains.values() if domain.mask & mask]
+    domains = [domain for domain in pool.domains.values() if domain.mask & mask]
+    counts = [domain.pods(size) for domain in domains] if packer.whole else [packer.pods(domain) for domain in domains]
     if sum(counts) < need.pods:
         return f"on too many nodes: there is room for {sum(counts)} of {need.pods} pods of {size} GPUs"
     if need.together:
@@ -302,6 +303,13 @@ def scattered(pool: Pool, mask: int, need: Need) -> str:
     if room < groups.groups:
         return f"in too many domains: there is room for {room} of {groups.groups} groups of {whole} GPUs"
     return "in too many domains: there is no room for the last group" if not all_fit(counts, need) else ""
+
+
+def _room(domain: Domain, mask: int) -> int:
+    """Free GPUs, under no lien, on some nodes of a domain."""
+    if domain.mask & ~mask == 0:
+        return domain.free
+    return sum(state.room for state in domain.nodes.values() if state.bit & mask) if domain.mask & mask else 0
 
 
 def could_fit(pool: Pool, need: Need, way: Passage | None) -> bool:
