@@ -141,6 +141,8 @@ def draw_again(spec, lottery, ended):
 def for_whom(spec, reasons):
     """A claim with its own reservation, or an administrator without one."""
     claim, by_hand, reservation = spec.get("claim"), spec.get("byHand"), field(spec, "reservation", str, "")
+    if claim is not None and "/" in field(claim, "name", str):
+        yield "its claim has a name that no run can have"
     if (claim is None) is (by_hand is None):
         yield "it is not for either a claim or an administrator"
     if by_hand is not None:

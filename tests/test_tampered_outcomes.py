@@ -165,3 +165,13 @@ def test_every_change_of_a_record_is_found_out(records: list[Record], finds: Cal
             if not UNSEEN.fullmatch(name):
                 missed.append(f"{number} {name}")
     assert not missed
+
+
+@pytest.mark.parametrize("finds", [by_stranger, by_us], ids=["script", "verify"])
+def test_a_claim_with_a_name_that_no_run_can_have_is_found_out(
+    records: list[Record], finds: Callable[[Record], bool]
+) -> None:
+    """One of the two once took the last part of it for the name."""
+    for record in [copy.deepcopy(each) for each in records if each.get("claim")]:
+        record["claim"]["name"] = f"default/{record['claim']['name']}"
+        assert finds(record)

@@ -88,6 +88,13 @@ def test_a_run_that_ended_is_not_canceled_and_it_is_told_how_and_when_it_ended(m
     assert f"short ended already, Canceled at {at}" in machine.do("cancel", "short", code=2)
 
 
+@pytest.mark.parametrize("verb", ["eta", "explain", "show", "cancel"])
+def test_a_name_that_is_no_text_is_refused(machine: Machine, verb: str) -> None:
+    """Bytes that are no UTF-8 come from a shell as half a surrogate, which nobody can send."""
+    told = machine.do(verb, "\udcff", code=2)
+    assert "name '\\udcff' has characters that no name has" in told
+
+
 def test_a_forecast_is_untested_before_anybody_started_and_a_blocked_reservation_has_no_date(machine: Machine) -> None:
     machine.do("submit", "-f", "-", stdin=asked("old", "other:b", 6))
     waits = asked("waits", "org:a", 4)

@@ -273,6 +273,23 @@ def test_what_a_reservation_lacks_is_the_same_whoever_tells_it() -> None:
     assert reserved.gpus == cut.gpus == row.deficit_gpus == outcome.deficit_gpus == 16
 
 
+def test_who_has_no_notice_is_warned_of_a_date_by_hard_facts_and_nobody_of_one_that_needs_no_cut() -> None:
+    """Opportunistic work gives way at once when the rest comes free; where there is room beside it nobody is in danger."""
+    world = World(node("a0"), node("a1"), *BUDGETS)
+    world.submit("guest", run("beta", 8, pod=8, opportunistic=True))
+    world.submit("brief", run("beta", 8, pod=8, max_duration=10 * MINUTE))
+    world.submit("big", run("alpha", 16, pod=8))
+    (notice,) = ahead(world)
+    assert notice.text.endswith("lacks 8 GPUs at 2026-01-05T00:10:00Z; certain to be cut then, as things stand: guest")
+    soon = budget("delta", envelope(concurrency=8, start=T0 + 10 * MINUTE))
+    world = World(node("a0"), node("a1"), *BUDGETS, soon)
+    world.submit("guest", run("beta", 8, pod=8, opportunistic=True))
+    world.submit("later", run("delta", 8, pod=8))
+    assert (ahead(world), odds(world.scheduler.engine, world.run("later"))) == ([], None)
+    world.wait(10 * MINUTE)
+    assert (world.how("guest"), world.how("later")) == ("Running", "Running")
+
+
 def test_work_that_surely_ends_before_the_date_is_not_threatened() -> None:
     world = World(node("a0"), *BUDGETS)
     world.submit("brief", run("beta", 4, pod=4, max_duration=10 * MINUTE))

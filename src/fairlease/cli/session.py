@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import click
+
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
 from fairlease.cli.output import emit
 
@@ -56,6 +58,8 @@ class Session:
 
     def key(self, name: str) -> str:
         """The full name of a run or Budget: `namespace/name`, where it does not bring its namespace itself."""
+        if not name.isprintable():  # what is no UTF-8, too: it could not be sent
+            raise click.UsageError(f"name {name!r} has characters that no name has; look at `{self.program} list`")
         return name if "/" in name else f"{self.namespace or 'default'}/{name}"
 
     def home_path(self) -> Path:

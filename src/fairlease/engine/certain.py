@@ -51,17 +51,34 @@ class Certain:
         return min(self._whole(run), self._closes(lease.payer))
 
     def _whole(self, run: RunState) -> int:
-        """From when on all of a run: at its deadline, and, where it is rigid, when a window of its active pods' money closes.
+        """From when on all of a run: at its deadline, and when windows close of its active pods' money.
 
-        It is overdrawn in that share then, and goes whole.
+        A rigid run is overdrawn in a share with the first of them, and goes whole; an elastic one does when what is left of it is
+        less than its minimum.
         """
         found = self._runs.get(run.key)
         if found is None:
             found = NEVER if run.deadline is None else run.deadline
-            if run.spec.malleable is None:
-                found = EVER if run.overdrawn else min(found, self._first_closes(run))
-            self._runs[run.key] = found
+            first = EVER if run.overdrawn else self._first_closes(run)
+            if run.spec.malleable is not None and first < NEVER:
+                first = self._too_narrow(run, run.spec.malleable.min_total_gpus)
+            found = self._runs[run.key] = min(found, first)
         return found
+
+    def _too_narrow(self, run: RunState, least: int) -> int:
+        """When those groups of an elastic run that are still paid for are less than its minimum."""
+        ends, gpus = dict[int, int](), dict[int, int]()
+        for lease in run.leases.values():
+            if lease.role is not Role.SPARE:
+                end = EVER if run.unit(lease) in run.overdrawn else self._closes(lease.payer)
+                ends[lease.group] = min(end, ends.get(lease.group, NEVER))
+                gpus[lease.group] = gpus.get(lease.group, 0) + lease.gpus
+        left = sum(gpus.values())
+        for group in sorted(ends, key=lambda each: ends[each]):
+            left -= gpus[group]
+            if left < least:
+                return ends[group]
+        return NEVER
 
     def _first_closes(self, run: RunState) -> int:
         """When the first window closes of those that pay for its active pods; mostly they all have the same payer."""

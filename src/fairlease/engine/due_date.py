@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 class Day(NamedTuple):
-    """When a claim may have others cut, and what has become of others by then."""
+    """When a claim may have others cut, what has become of others by then, and whether their notice is over.
+
+    Where it is not, only work without a claim to its GPUs gives way.
+    """
 
     at: int
     gone: tuple[Change, ...]
+    noticed: bool
 
 
 def too_late(run: RunState, date: int) -> bool:
@@ -33,15 +37,17 @@ def too_late(run: RunState, date: int) -> bool:
 
 
 def cuts_on(claim: RunState, now: int) -> int | None:
-    """When a claim may have others cut, on the date it has; None where it may not.
-
-    So it is where it holds nothing, the notice is not over, or the claim will have failed by then.
-    """
+    """When a claim may have others cut, on the date it has; None where it holds nothing, or will have failed by then."""
     hold = claim.hold
-    if hold is None or not hold.holds or hold.cut_from is None:
+    if hold is None or not hold.holds:
         return None
     when = max(now, hold.earliest_start)
-    return when if hold.cut_from <= when and not too_late(claim, when) else None
+    return None if too_late(claim, when) else when
+
+
+def noticed(claim: RunState, when: int) -> bool:
+    """Whether others will have had their notice by then; never, where funded work is not cut."""
+    return claim.hold is not None and claim.hold.cut_from is not None and claim.hold.cut_from <= when
 
 
 @contextmanager
@@ -53,6 +59,6 @@ def due_date(engine: Engine, claim: RunState) -> Iterator[Day | None]:
         return
     mark = state.mark()
     try:
-        yield Day(at, let_pass(state, at))
+        yield Day(at, let_pass(state, at), noticed(claim, at))
     finally:
         state.rollback(mark)

@@ -83,7 +83,9 @@ def _of_the_claim(outcome: OutcomeSpec) -> Iterator[str]:
         yield "it is neither for one claim nor asked for by hand"
     if by_hand is not None and (by_hand.gpus < 1 or by_hand.gpus_per_pod < 1):
         yield "by hand no GPUs were asked for"
-    if reservation and (claim is None or not _is_of(reservation, claim.namespace, reservation_name(claim.key, 1))):
+    if claim is not None and "/" in claim.name:
+        yield "the claim has no name that a run can have"
+    elif reservation and (claim is None or not _is_of(reservation, claim.namespace, reservation_name(claim.key, 1))):
         yield "its reservation is not the claim's"
     if not reservation and by_hand is None and any(cut.reason in _WHEN_DUE for cut in outcome.actions):
         yield "funded work gave way though no reservation was due"

@@ -176,7 +176,7 @@ class _Teller:
             return
         with due_date(self.engine, run) as day:
             family = self.engine.family
-            gpus = 0 if day is None else deficit(Planner(self.state, family, run, day.at), family)
+            gpus = 0 if day is None or not day.noticed else deficit(Planner(self.state, family, run, day.at), family)
         if gpus == 0:
             return
         date = format_instant(event.earliest_start)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlease.engine.decide import Engine
+    from fairlease.engine.due_date import Day
     from fairlease.engine.sortition import Roll
     from fairlease.engine.victims import Victim
     from fairlease.ledger.live import RunState
@@ -81,17 +82,20 @@ class Odds(NamedTuple):
 def odds(engine: Engine, claim: RunState, effort: int = EFFORT_MAX) -> Odds | None:
     """The odds as of the date of the claim's reservation; None where nobody would be cut, or it would not help."""
     with due_date(engine, claim) as day:
-        return None if day is None else _on(engine, claim, day.at, effort)
+        return None if day is None else _on(engine, claim, day, effort)
 
 
-def _on(engine: Engine, claim: RunState, when: int, effort: int) -> Odds | None:
+def _on(engine: Engine, claim: RunState, day: Day, effort: int) -> Odds | None:
+    when = day.at
     planner = Planner(engine.state, engine.family, claim, when)
+    if planner.starts():
+        return None
     found = at_once(planner, engine.family, 0)
     if found is not None:
         tally = _Tally()
         tally.add(found.victims, 1.0)
         return tally.odds(when, 0, found.record.outcome.deficit_gpus, ())
-    if planner.pool is None:
+    if planner.pool is None or not day.noticed:
         return None
     contest = Contest(planner, engine.family, Rolls(engine.state))
     leases = sum(len(engine.state.runs[token.run].leases) for token in contest.tokens)

@@ -135,12 +135,12 @@ class Planner:
 
     def hopeless(self, pods: int) -> Hopeless | None:
         """How many of `pods` would find no payer if nothing else ran either; None where all would."""
-        if self._expects_money():
+        if self.expects_money():
             return None
         paid, stops = self._paid(pods, idle=True)
         return None if paid >= pods else Hopeless(cover.cause(stops), pods - paid)
 
-    def _expects_money(self) -> bool:
+    def expects_money(self) -> bool:
         """Whether a window that is still to open may bring money: then nobody can say that it does not help to wait."""
         return any(cover.opens_later(offer, self.now) for offer in self.offers)
 
@@ -173,7 +173,7 @@ class Planner:
         stops = self._stopped_everywhere(asked, pods)
         if stops is None:
             return None
-        vain = None if self._expects_money() else self._stopped_everywhere(asked, pods, idle=True)
+        vain = None if self.expects_money() else self._stopped_everywhere(asked, pods, idle=True)
         return _poor(f"no domain has money for a whole group of {pods * need.size} GPUs", stops, vain)
 
     def _stopped_everywhere(self, asked: list[Offer], pods: int, *, idle: bool = False) -> list[Reason] | None:
@@ -200,7 +200,7 @@ class Planner:
         if fits_empty(self.pool, self.reach(), need):
             return None
         stops, vain = self._empty(self.offers), None
-        if not self._expects_money() and not fits_empty(self.pool, _union(self._paying(self.offers, idle=True)), need):
+        if not self.expects_money() and not fits_empty(self.pool, _union(self._paying(self.offers, idle=True)), need):
             vain = self._empty(self.offers, idle=True)
         return _poor(f"{need.pods * need.size} GPUs would fit only where its money is used up", stops, vain)
 
@@ -209,7 +209,7 @@ class Planner:
         stops = self.stopped_apart()
         if stops is None:
             return None
-        vain = None if self._expects_money() else self.stopped_apart(idle=True)
+        vain = None if self.expects_money() else self.stopped_apart(idle=True)
         return _poor(f"money for {need.pods * need.size} GPUs does not reach where they would lie", stops, vain)
 
     def stopped_apart(self, *, idle: bool = False) -> list[Reason] | None:
@@ -263,6 +263,10 @@ class Planner:
         spec = self.run.spec
         widest = self.least if spec.malleable is None else need_of(spec, widths(spec)[-1])
         return self.funding(widest.pods)[0]
+
+    def starts(self) -> bool:
+        """Whether the run would start, at some width, with nobody cut for it."""
+        return self.unfunded(told=False) is None and self.widest() is not None
 
     def widest(self, pods_max: int = cover.PLENTY) -> Plan | None:
         """The plan for the widest feasible width of at most `pods_max` pods; assumes the run is funded at its narrowest.

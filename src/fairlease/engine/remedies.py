@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.contest import lacking
-from fairlease.engine.due_date import due_date
+from fairlease.engine.due_date import due_date, noticed
 from fairlease.engine.plan import Planner
 from fairlease.engine.resolve import resolve
 from fairlease.engine.seats import Seats
@@ -70,10 +70,10 @@ class Remedies:
     def _look(self, run: RunState) -> Resolution | None:
         """Who would give way on the day; None where nobody may, need or can, and for those who asked too late to be looked into."""
         engine, flavor = self._engine, run.spec.resources.gpu_type
-        if self._looks[flavor] >= LOOKED_INTO:
+        if self._looks[flavor] >= LOOKED_INTO or run.hold is None or not noticed(run, run.hold.earliest_start):
             return None
         with due_date(engine, run) as day:
-            if day is None:
+            if day is None or Planner(engine.state, engine.family, run, day.at).starts():
                 return None
             self._looks[flavor] += 1
             rolls = self._rolls.setdefault(day.gone, Rolls(engine.state))

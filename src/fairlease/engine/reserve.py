@@ -78,10 +78,20 @@ def opening(engine: Engine, run: RunState, after: int | None = None) -> Planner 
 
 
 def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = False) -> Draft | None:
-    """The earliest date that can be promised; None where it would never fit.
+    """The earliest date that can be promised, with money that is open then; None where it would never fit.
 
     `surely`: or where nothing but a prediction tells when.
     """
+    found = _draft(engine, run, planner, surely=surely)
+    later = opening(engine, run, planner.now) if planner.expects_money() else None
+    if later is not None and (found is None or later.now < found.date):
+        then = draft(engine, run, later, surely=surely)
+        if then is not None and (found is None or then.date < found.date):
+            return then
+    return found
+
+
+def _draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool) -> Draft | None:
     pool = planner.pool
     if pool is None or planner.stopped_apart() is not None:
         return None
@@ -97,7 +107,7 @@ def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = Fal
             continue
         later = opening(engine, run, fit.when) if _over_by(engine, run, planner, fit.when) else None
         if later is not None:
-            return draft(engine, run, later, surely=surely)
+            return _draft(engine, run, later, surely=surely)
         if planner.now > max(engine.now, fit.when):
             return Draft(planner.now, Reason.WindowClosed, fit, planner)
         return Draft(fit.when, _BASES.get(fit.how, Reason.Notice), fit, planner)
@@ -154,7 +164,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             earliest_start=date,
             basis=found.basis,
             reason=why,
-            message=_in_time(run, date, message or _told(engine, run, found, date)),
+            message=_in_time(run, date, message or _told(engine, run, found, date)) + _unpaid(engine, run, found, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
             envelopes=_payers(found.planner, run),
@@ -300,6 +310,13 @@ def _in_time(run: RunState, date: int, told: str) -> str:
     if latest is None or not too_late(run, date):
         return told
     return f"{told}; that is after its latestStart ({format_instant(latest)}): as things stand it cannot start in time"
+
+
+def _unpaid(engine: Engine, run: RunState, found: Draft, date: int) -> str:
+    """That nobody pays any more by its date, as windows stand, where that is so."""
+    if not _over_by(engine, run, found.planner, date):
+        return ""
+    return "; its money's window closes before, and nobody else pays then: as things stand it starts only if GPUs come free sooner"
 
 
 def _payers(planner: Planner, run: RunState) -> tuple[str, ...]:
