@@ -51,8 +51,10 @@ def ranks(team: Team, run: str) -> dict[str, dict[str, Any]]:
 
 
 def payers(team: Team, run: str) -> dict[str, tuple[str, str]]:
-    """Who pays for each rank of a run."""
-    leases = {rank: team.leases()[pod["metadata"]["name"]]["spec"] for rank, pod in ranks(team, run).items()}
+    """Who pays for each rank of a run, when that has been written: its pods are bound before."""
+    names = {rank: pod["metadata"]["name"] for rank, pod in ranks(team, run).items()}
+    eventually(lambda: team.leases().keys() >= set(names.values()))
+    leases = {rank: team.leases()[name]["spec"] for rank, name in names.items()}
     return {rank: (each["paidByBudget"], each["paidByEnvelope"]) for rank, each in leases.items()}
 
 
@@ -204,6 +206,7 @@ def test_the_replacement_of_a_lost_rank_has_its_rank_name_and_payer_and_nobody_e
         assert new["spec"]["nodeName"] != lost
     assert payers(team, "safe") == paid
     assert team.status("safe")["attempt"] == 1
+    eventually(lambda: list(team.closures().values()).count("Swap") >= len(hit))
     touched |= {name for name, why in team.closures().items() if why == "Swap"}
     now = {name: pod["metadata"]["resourceVersion"] for name, pod in team.pods().items()}
     assert {name: now.get(name) for name in versions if name not in touched} == {
