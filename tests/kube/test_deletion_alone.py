@@ -140,7 +140,7 @@ def test_a_run_whose_pods_were_deleted_by_halves_goes_all_the_same(cluster: Plan
         half_deleted(team, each)
     team.api.delete(path("Run", team.namespace, "halved"))
     eventually(lambda: not team.run("halved"), within_s=QUIET_S)
-    assert [name for name, _ in left(team)] == ["slow"], "its pods live: nobody has ended them"
+    assert {name for name, _ in left(team)} <= {"slow"}, "whose pods live until their grace is over"
 
 
 @pytest.mark.usefixtures("minds")
