@@ -116,7 +116,8 @@ class Packer:
 
     def pods(self, domain: Domain) -> int:
         """Pods that still fit into a domain, on the nodes this attempt may use."""
-        if self._untouched(domain):
+        plain = self.whole and self.passage is None and not self.own  # mostly, and then for all domains
+        if plain or self._untouched(domain):
             return domain.pods(self.size)
         return sum(room // self.size for room, _ in self.rooms(domain))
 
@@ -294,7 +295,7 @@ def scattered(pool: Pool, mask: int, need: Need) -> str:
     if reached < need.pods * size:
         return f"only {reached} of them where its money may be spent"
     domains = [domain for domain in pool.domains.values() if domain.mask & mask]
-    counts = [domain.pods(size) for domain in domains] if packer.whole else [packer.pods(domain) for domain in domains]
+    counts = [domain.pods(size) if packer.whole else packer.pods(domain) for domain in domains]
     if sum(counts) < need.pods:
         return f"on too many nodes: there is room for {sum(counts)} of {need.pods} pods of {size} GPUs"
     if need.together:

@@ -64,9 +64,10 @@ class Domain:
 
     def pods(self, size: int) -> int:
         """How many pods of `size` GPUs fit on its free slots, each whole on one node."""
-        pods = 0
-        for free, nodes in self.rooms.items():
-            pods += nodes.bit_count() * (free // size)
+        pods, rooms = 0, self.rooms if self._rooms is None else self._rooms
+        for free, nodes in rooms.items():
+            if free >= size:
+                pods += nodes.bit_count() * (free // size)
         return pods
 
     def pods_when_empty(self, size: int) -> int:
