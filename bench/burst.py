@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench.synthetic import Figures, asked, clock, cluster, progress, request
-from fairlease.ledger.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.scheduler import Scheduler
 
 SUBMISSIONS = 1_000

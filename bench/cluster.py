@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from bench.cluster_size import size
 from bench.cluster_stage import OWNER_NAME, TEAM, Bench, Watcher, an_object, on_a_plane, prepare
 from bench.synthetic import Figures, progress
-from fairlease.kube.connection import Api
-from fairlease.kube.names import RANK, RUN
-from fairlease.kube.resource import LEASES, LEDGER_ENTRIES, NODES, PODS, RUNS
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.names import RANK, RUN
+from fairlease.kube.api.resource import LEASES, LEDGER_ENTRIES, NODES, PODS, RUNS
 
 ROUNDS = 3
 

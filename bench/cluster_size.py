@@ -8,9 +8,9 @@ import time
 
 from bench.cluster_stage import TEAM, Bench, Watcher, cpu_s, prepare
 from bench.synthetic import Figures, progress
-from fairlease.kube.connection import Api
-from fairlease.kube.journal import Journal
-from fairlease.kube.resource import NODES, RUNS
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.resource import NODES, RUNS
+from fairlease.kube.ledger.journal import Journal
 from fairlease.scheduler import Decider
 
 

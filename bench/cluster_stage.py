@@ -15,13 +15,13 @@ from typing import Any
 from tools.controlplane import Plane, Rack
 
 from bench.synthetic import Figures
-from fairlease.kube.connection import Api
-from fairlease.kube.informer import Change, Informer, What
-from fairlease.kube.kubeconfig import Access, from_files
-from fairlease.kube.names import RUN
-from fairlease.kube.policy import CONTROLLER, OWNER
-from fairlease.kube.resource import BUDGETS, LEASES, LEDGER_ENTRIES, NAMESPACES, NODES, PODS, RUNS, Resource
-from fairlease.kube.seen import PodSeen, Seen
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.informer import Change, Informer, What
+from fairlease.kube.api.kubeconfig import ClusterAccess, from_files
+from fairlease.kube.api.names import RUN
+from fairlease.kube.api.resource import BUDGETS, LEASES, LEDGER_ENTRIES, NAMESPACES, NODES, PODS, RUNS, Resource
+from fairlease.kube.api.wire_types import PodSeen, Seen
+from fairlease.kube.manifests.policy import CONTROLLER, OWNER
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ("system:serviceaccounts", "system:authenticated")
@@ -32,7 +32,7 @@ PATIENCE_S = 900.0
 class Bench:
     """A control plane, a controller in a process of its own, and the client that measures."""
 
-    def __init__(self, plane: Plane, access: Access) -> None:
+    def __init__(self, plane: Plane, access: ClusterAccess) -> None:
         self.plane, self.access = plane, access
         self.process: subprocess.Popen[bytes] | None = None
         self.number = 0

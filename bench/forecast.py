@@ -12,7 +12,7 @@ import time
 
 from bench.synthetic import Figures, asked, cluster, progress, request
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast
+from fairlease.engine.forecast import forecast
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.scheduler import Scheduler
 

@@ -21,13 +21,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fairlease.ledger import event as ev
-from fairlease.ledger.audit import Report, scan
-from fairlease.ledger.audit_file import audit_store
-from fairlease.ledger.chain import seal
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.store import Head, LeaseQuery
+from fairlease.ledger.audit.audit import AuditReport, scan
+from fairlease.ledger.audit.audit_file import audit_store
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.chain import seal
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Head, LeaseQuery
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.model.amount import HOUR, SECOND
 from fairlease.model.budget import BudgetSpec, Envelope
 from fairlease.model.lease import Fund, Payer
@@ -184,7 +184,7 @@ def history(folder: Path, leases: int) -> dict[str, float]:
     path = folder / "history.db"
     with SqliteStore(path) as store:
         fill_s = clocked(lambda: fill(store, leases))
-    reports: list[Report] = []
+    reports: list[AuditReport] = []
     with SqliteStore(path, readonly=True) as store:
         replay_s = clocked(lambda: deque(store.entries(), maxlen=0))
         scan_s = clocked(lambda: reports.append(scan(store.rows())))

@@ -17,9 +17,9 @@ import msgspec
 from tools.controlplane import Plane
 
 from bench.synthetic import Figures
-from fairlease.kube.connection import POOL_SIZE, Api
-from fairlease.kube.kubeconfig import from_files
-from fairlease.kube.resource import LEDGER_ENTRIES, PODS, Resource
+from fairlease.kube.api.connection import POOL_SIZE, Api
+from fairlease.kube.api.kubeconfig import from_files
+from fairlease.kube.api.resource import LEDGER_ENTRIES, PODS, Resource
 from fairlease.model.ledger_entry import LedgerEntrySpec
 
 ROOT = Path(__file__).resolve().parents[1]

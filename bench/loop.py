@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bench.synthetic import Figures, asked, cluster, progress, request, run_key, spread
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.amount import HOUR, MINUTE, SECOND
 from fairlease.model.config import Config
 
@@ -69,7 +69,7 @@ class Loop:
         self.tick(at, asked(number, spec), self.submitted)
 
     def tick(self, at: int, command: cmd.AnyCommand, seconds: list[float]) -> None:
-        """Have it decided, and do what a theatre does: what was started will end."""
+        """Have it decided, and do what a backend does: what was started will end."""
         began = time.perf_counter()
         tick = self.scheduler.tick(at, command)
         seconds.append(time.perf_counter() - began)

@@ -25,9 +25,9 @@ from bench.synthetic import (
     spread,
 )
 from fairlease.engine import command as cmd
-from fairlease.engine.decide import Engine
-from fairlease.engine.pack import Packer, need_of
-from fairlease.ledger.capacity import Pool
+from fairlease.engine.place.packing import Packer, need_of
+from fairlease.engine.tick.decide import Engine
+from fairlease.ledger.state.capacity import Pool
 from fairlease.model.budget import BudgetSpec, Envelope
 from fairlease.model.record import key
 from fairlease.model.run import RunSpec

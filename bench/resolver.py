@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from bench.synthetic import Figures, asked, cluster, fill, progress, request, run_key, spread
-from fairlease.engine.resolve import resolve
-from fairlease.ledger.event import ReservationTurned
+from fairlease.engine.preempt.resolve import resolve
+from fairlease.ledger.state.events import ReservationTurned
 from fairlease.model.amount import MINUTE
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from bench import ledger
 from bench.synthetic import Figures, clock, progress
-from fairlease.ledger.chain import seal
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.store import Head
+from fairlease.ledger.store.chain import seal
+from fairlease.ledger.store.protocol import Head
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.scheduler import Scheduler
 
 LEASES = 1_000_000

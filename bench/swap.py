@@ -12,8 +12,8 @@ import time
 
 from bench.synthetic import DOMAIN_NODES, FLAVOR, NODE_GPUS, Figures, asked, cluster, node, owner, progress
 from fairlease.engine import command as cmd
-from fairlease.ledger.audit import audit
-from fairlease.ledger.event import LeasesClosed, LeasesOpened, RunRequeued
+from fairlease.ledger.audit.audit import audit
+from fairlease.ledger.state.events import LeasesClosed, LeasesOpened, RunRequeued
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.model.run import Locality, Malleable, Resources, RunSpec, Runtime
 from fairlease.reason import Reason

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
-from fairlease.ledger.memory import MemoryStore
+from fairlease.ledger.store.memory import MemoryStore
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.model.budget import BudgetSpec, Envelope
 from fairlease.model.node import Node
@@ -23,7 +23,7 @@ from fairlease.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlease.ledger.store import Store
+    from fairlease.ledger.store.protocol import Store
 
 Figures = dict[str, Any]
 """What one benchmark found: names and numbers, `target` in words, and `met`."""

@@ -18,12 +18,12 @@ from msgspec.structs import replace
 
 from bench.synthetic import Figures, progress
 from fairlease.model.config import Config
+from fairlease.replay.cluster import read_budgets, read_nodes
+from fairlease.replay.formats import read_trace
+from fairlease.replay.play import POLICY, ReplayStage, TracePlay, usual_forecasts
+from fairlease.replay.report import LARGE, View, compare, report
+from fairlease.replay.trace import Asker, Limits
 from fairlease.scheduler import calm_collector
-from fairlease.sim.trace import Asker, Limits
-from fairlease.sim.trace_cluster import read_budgets, read_nodes
-from fairlease.sim.trace_formats import read_trace
-from fairlease.sim.trace_play import POLICY, Stage, TracePlay, usual_forecasts
-from fairlease.sim.trace_report import LARGE, View, compare, report
 
 ROOT = Path(__file__).resolve().parent.parent
 PHILLY_SECONDS = 180
@@ -69,7 +69,7 @@ def replay(which: Replay, config: Config, *, jobs: int | None = None, forecasts:
     budgets = str(folder / which.budgets) if quotas else which.budgets
     money = read_budgets(budgets, trace, asker, plan.gpus, "Venus" if quotas else None)
     every = usual_forecasts(trace) if forecasts else 0
-    play = TracePlay(trace, Stage(plan, money, asker, config, every))
+    play = TracePlay(trace, ReplayStage(plan, money, asker, config, every))
     began = time.process_time()
     play.play(lambda _done: None)
     return report(play), time.process_time() - began

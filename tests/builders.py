@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlease.ledger import event as ev
-from fairlease.ledger.chain import Row, row_of, seal
-from fairlease.ledger.store import Entry, Head, Store
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.chain import Row, row_of, seal
+from fairlease.ledger.store.protocol import Entry, Head, Store
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Payer, Role

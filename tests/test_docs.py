@@ -121,5 +121,5 @@ def test_the_tour_names_files_that_are_there_and_all_of_the_engine() -> None:
     named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+\.py)`", tour)}
     there = {path.name for path in (ROOT / "src").rglob("*.py")}
     assert named - there == set()
-    engine = {path.name for path in (ROOT / "src/fairlease/engine").glob("*.py")} - {"__init__.py"}
+    engine = {path.name for path in (ROOT / "src/fairlease/engine").rglob("*.py")} - {"__init__.py"}
     assert engine - named == set(), "a newcomer does not find these"

@@ -8,22 +8,22 @@ from collections import Counter
 import pytest
 from tests import invoices
 
-from fairlease.engine.view import budget_status, run_status
-from fairlease.ledger import event as ev
-from fairlease.ledger.export import export_leases
-from fairlease.ledger.store import LeaseQuery
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.export import export_leases
+from fairlease.ledger.store.protocol import LeaseQuery
 from fairlease.model.amount import parse_gpu_hours
 from fairlease.model.lease import Fund
 from fairlease.model.record import key
-from fairlease.sim.trial import Film
-from fairlease.theatre.invoice import invoice
+from fairlease.report.invoices import invoice
+from fairlease.report.views import budget_status, run_status
+from fairlease.sim.random.play import RandomFilm
 
 SEEDS = range(300, 308)
 STEPS = 90
 
 
-def film_of(seed: int) -> Film:
-    film = Film(seed)
+def film_of(seed: int) -> RandomFilm:
+    film = RandomFilm(seed)
     film.open()
     for _ in range(STEPS):
         film.play()
@@ -31,7 +31,7 @@ def film_of(seed: int) -> Film:
     return film
 
 
-def exported(film: Film) -> list[invoices.Row]:
+def exported(film: RandomFilm) -> list[invoices.Row]:
     out = io.BytesIO()
     export_leases(film.store.leases(LeaseQuery()), film.now, out)
     return invoices.read(out.getvalue().decode())

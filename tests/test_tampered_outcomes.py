@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlease.engine.lottery_proof import digest, prove
+from fairlease.engine.preempt.lottery_proof import digest, prove
 from fairlease.sim.film import play
 from fairlease.sim.scenario_file import load_scenario
 

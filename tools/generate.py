@@ -15,9 +15,9 @@ from fairlease.cli.failure import EXIT_CODES
 from fairlease.cli.kubectl import cli as kubectl
 from fairlease.cli.main import Verbs, cli
 from fairlease.cli.verb import Verb, VerbGroup
-from fairlease.kube.manifests import files
+from fairlease.kube.manifests.files import files
 from fairlease.reason import Reason
-from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS, PREFIX
+from fairlease.runtime.metrics import CLUSTER, MACHINE, METRICS, PREFIX
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/generate.py from the code; `make fix` writes it anew. -->"

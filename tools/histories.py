@@ -11,7 +11,7 @@ import sys
 import time
 from multiprocessing import Pool
 
-from fairlease.sim.trial import RandomReport, run_random
+from fairlease.sim.random.play import RandomReport, run_random
 
 STEPS = 25
 

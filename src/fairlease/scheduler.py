@@ -1,6 +1,6 @@
 """One tick: decide, append, then keep what was decided, or undo it.
 
-The thin shell around the engine that every theatre shares. The append is the commit: what the store did not take never happened,
+The thin shell around the engine that every backend shares. The append is the commit: what the store did not take never happened,
 and the state is put back. A restart folds the store into a state, from the last snapshot on; after that nothing differs from
 before, because the engine remembers nothing that the ledger does not tell.
 """
@@ -11,10 +11,10 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.decide import Decision, Engine
-from fairlease.ledger import snapshot
-from fairlease.ledger.state import State
-from fairlease.ledger.store import Entry, Head, Ledger, Snapshot, Store
+from fairlease.engine.tick.decide import Decision, Engine
+from fairlease.ledger.state.state import State
+from fairlease.ledger.store import snapshot
+from fairlease.ledger.store.protocol import Entry, Head, Ledger, Snapshot, Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Proposal(NamedTuple):
 class Decider:
     """A state, and the engine that decides over it.
 
-    Who appends what it proposes is left open: `Scheduler` does it at once, a theatre that has to wait for its ledger does it
+    Who appends what it proposes is left open: `Scheduler` does it at once, a backend that has to wait for its ledger does it
     between `propose` and `keep`.
     """
 

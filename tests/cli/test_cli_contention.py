@@ -21,7 +21,7 @@ def by_stranger(path: Path) -> int:
 
 def second() -> dict[str, Any]:
     """An outcome that follows the first, without a draw."""
-    from fairlease.engine.lottery_proof import digest
+    from fairlease.engine.preempt.lottery_proof import digest
 
     after = copy.deepcopy(OUTCOME)
     after["name"] = "outcome-2"

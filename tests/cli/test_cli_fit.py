@@ -9,9 +9,9 @@ import pytest
 from tests.cli.fake import FakeDaemon, run_row, status_of
 from tests.cli.test_cli_pipes import FAIRLEASE, on_terminal
 
-from fairlease.cli.fit import LEAST, fit
-from fairlease.cli.output import shortened, table
-from fairlease.cli.runs_table import HEADINGS
+from fairlease.cli.render.fit import LEAST, fit
+from fairlease.cli.render.output import shortened, table
+from fairlease.cli.render.runs_table import HEADINGS
 
 LONG = "a-run-with-quite-a-long-name-amber-fox-12ab"
 

@@ -8,7 +8,7 @@ from tools import generate
 from fairlease.cli.kubectl import cli as kubectl
 from fairlease.cli.main import cli
 from fairlease.reason import Reason
-from fairlease.theatre.metrics import CLUSTER, MACHINE, METRICS
+from fairlease.runtime.metrics import CLUSTER, MACHINE, METRICS
 
 
 def test_the_reference_names_every_command_and_metric() -> None:

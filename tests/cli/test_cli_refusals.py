@@ -11,7 +11,7 @@ from tests.cli.conftest import Ask
 from tests.cli.fake import FakeDaemon, RefusalError
 
 from fairlease.cli.session import Session
-from fairlease.local.config import default_home
+from fairlease.local.daemon.config import default_home
 
 RUN = """apiVersion: rq.davidlangworthy.io/v1
 kind: Run

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import Ask
 from tests.cli.fake import FakeDaemon, RefusalError, status_of
 
-from fairlease.cli.run import made_up
+from fairlease.cli.verbs.run import made_up
 
 
 def sent(fake: FakeDaemon) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from tests.cli.conftest import Ask
 from tests.cli.fake import FakeDaemon, RefusalError, ahead, run_row, status_of
 
 from fairlease.cli.failure import printable
-from fairlease.cli.leases import ranges
-from fairlease.cli.output import age, bar, span, table
+from fairlease.cli.render.output import age, bar, span, table
+from fairlease.cli.verbs.leases import ranges
 
 READS = {
     "status": ("status",),

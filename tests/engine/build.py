@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
-from fairlease.ledger.account import Account
-from fairlease.ledger.live import RunState
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import LeaseQuery, LeaseRow
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.accounts import Account
+from fairlease.ledger.state.runs import RunState
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import LeaseQuery, LeaseRow
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending
 from fairlease.model.lease import Role
@@ -18,7 +18,7 @@ from fairlease.model.node import Node
 from fairlease.model.record import key
 from fairlease.model.run import Follow, Funding, Locality, LocationPolicy, Malleable, Resources, RunSpec, Runtime
 from fairlease.scheduler import Scheduler, Tick
-from fairlease.sim.auditor import Auditor
+from fairlease.sim.auditor.auditor import Auditor
 
 T0 = 1_767_571_200_000
 FLAVOR = "H100"

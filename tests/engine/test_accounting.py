@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.engine.build import HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.budget import OnExhaustion, PreActivation
 from fairlease.model.record import key
 from fairlease.model.run import OnPreempt

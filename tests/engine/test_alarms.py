@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.engine.build import HOUR, MINUTE, T0, World, budget, cap, envelope, lending, node, run
 
-from fairlease.engine.alarms import alarms
-from fairlease.engine.lending import conditions, lent_view
-from fairlease.engine.notice import Kind, of_entry
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import key
+from fairlease.report.budget_warnings import alarms
+from fairlease.report.lending import conditions, lent_view
+from fairlease.report.notices import NoticeKind, of_entry
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
 
@@ -21,7 +21,7 @@ def test_hours_are_told_at_80_and_95_percent_with_the_time_at_which_they_end() -
     assert first == ([], start + 8 * HOUR)
     world.wait(8 * HOUR)
     (low,), again = alarms(world.scheduler.state, world.now)
-    assert (low.kind, low.due, again) == (Kind.HOURS_LOW, start + 10 * HOUR, start + 9 * HOUR + 30 * MINUTE)
+    assert (low.kind, low.due, again) == (NoticeKind.HOURS_LOW, start + 10 * HOUR, start + 9 * HOUR + 30 * MINUTE)
     assert "80 % of the hours of e are used, 16 GPU-hours are left" in low.text
     world.wait(9 * HOUR + 30 * MINUTE - 8 * HOUR)
     (lower,), _ = alarms(world.scheduler.state, world.now)
@@ -30,7 +30,7 @@ def test_hours_are_told_at_80_and_95_percent_with_the_time_at_which_they_end() -
     world.wait(HOUR)
     assert alarms(world.scheduler.state, world.now).notices == []
     told = [notice for entry in world.store.entries(0) for notice in of_entry(world.scheduler.engine, entry, str)]
-    assert [notice.kind for notice in told] == [Kind.HOURS_USED_UP, Kind.OVERDRAWN]
+    assert [notice.kind for notice in told] == [NoticeKind.HOURS_USED_UP, NoticeKind.OVERDRAWN]
 
 
 def test_hours_under_an_aggregate_cap_are_told_as_those_of_the_cap() -> None:
@@ -49,7 +49,7 @@ def test_hours_of_a_window_that_is_over_are_low_no_more() -> None:
     world = World(node("a0"), budget("alpha", envelope(max_gpu_hours=72 * HOUR, start=T0, end=T0 + 9 * HOUR)))
     world.submit("r", run("alpha", 8, pod=8, max_duration=8 * HOUR))
     world.wait(8 * HOUR)
-    assert [each.kind for each in alarms(world.scheduler.state, world.now).notices] == [Kind.HOURS_LOW]
+    assert [each.kind for each in alarms(world.scheduler.state, world.now).notices] == [NoticeKind.HOURS_LOW]
     world.wait(HOUR)
     assert alarms(world.scheduler.state, world.now) == ([], None)
 
@@ -76,7 +76,7 @@ def test_a_window_that_ends_is_told_in_its_last_tenth_or_its_last_day() -> None:
     assert alarms(world.scheduler.state, now) == ([], now + 9 * HOUR)
     world.wait(9 * HOUR)
     (ends,), again = alarms(world.scheduler.state, world.now)
-    assert (ends.kind, ends.envelope, ends.due) == (Kind.WINDOW_ENDING, "short", now + 10 * HOUR)
+    assert (ends.kind, ends.envelope, ends.due) == (NoticeKind.WINDOW_ENDING, "short", now + 10 * HOUR)
     assert again == now + 29 * DAY
 
 
@@ -88,7 +88,7 @@ def test_a_lending_cap_near_its_limit_is_told_once_a_day_at_most() -> None:
     assert alarms(world.scheduler.state, world.now).notices == []
     world.submit("more", run("poor", 4, pod=4, **borrower))
     (near,) = alarms(world.scheduler.state, world.now).notices
-    assert (near.kind, near.owner) == (Kind.LENDING_CAP_NEAR, "bank")
+    assert (near.kind, near.owner) == (NoticeKind.LENDING_CAP_NEAR, "bank")
     assert "has lent 8 of 8 GPUs" in near.text
     (later,) = alarms(world.scheduler.state, world.now + HOUR).notices
     assert later.key == near.key
@@ -133,6 +133,6 @@ def test_whoever_looks_at_a_lending_cap_is_warned_of_the_same() -> None:
     state = world.scheduler.state
     for wait, warned in ((0, True), (HOUR, False)):
         world.wait(wait)
-        near = [each for each in alarms(state, world.now).notices if each.kind is Kind.LENDING_CAP_NEAR]
+        near = [each for each in alarms(state, world.now).notices if each.kind is NoticeKind.LENDING_CAP_NEAR]
         room = next(each for each in conditions(state, key("bank"), world.now) if each[0] == "LendingRoom")
         assert (bool(near), not room[1], bool(lent_view(state, key("bank"), world.now)["warnings"])) == (warned,) * 3

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.engine.build import FLAVOR, MINUTE, World, budget, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
-from fairlease.ledger.state import State
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.state import State
 from fairlease.model.lease import Lease
 from fairlease.model.record import key
 from fairlease.model.reservation import ByHand
 from fairlease.reason import Reason
-from fairlease.sim.trial import Film
+from fairlease.sim.random.play import RandomFilm
 
 ORDER = (
     Reason.ReclaimOpportunistic,
@@ -95,7 +95,7 @@ def test_work_that_is_too_young_is_not_drawn_and_nobody_is_touched() -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), share=st.integers(1, 10), pod=st.sampled_from((1, 2, 4)))
 def test_in_random_worlds_what_was_asked_is_free_and_nobody_went_in_vain(seed: int, share: int, pod: int) -> None:
-    film = Film(seed)
+    film = RandomFilm(seed)
     film.open()
     for _ in range(40):
         film.play()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
 from tests.engine.test_due_date import odds_of
 
-from fairlease.engine.certain import EVER, NEVER, Certain, let_pass
-from fairlease.ledger import snapshot
-from fairlease.ledger.event import OutcomeRecorded
+from fairlease.engine.reserve.release_times import EVER, NEVER, ReleaseTimes, let_pass
+from fairlease.ledger.state.events import OutcomeRecorded
+from fairlease.ledger.store import snapshot
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.record import key
 
@@ -35,7 +35,7 @@ def all_kinds() -> World:
 
 def test_a_lease_goes_at_its_deadline_when_its_window_closes_with_its_rigid_run_or_not_at_all() -> None:
     world = all_kinds()
-    certain = Certain(world.scheduler.state)
+    certain = ReleaseTimes(world.scheduler.state)
     found = {
         name: sorted(certain.free_from(lease) for lease in world.run(name).leases.values())
         for name in ("limited", "held", "drained", "both", "elastic", "safe", "rider")
@@ -57,10 +57,10 @@ def test_what_is_played_until_a_day_is_what_is_told_of_each_lease() -> None:
     before, leases = snapshot.freeze(state), [lease for each in state.running() for lease in each.leases.values()]
     for minutes in range(0, 50, 5):
         when = T0 + minutes * MINUTE
-        told = {(lease.run, lease.name) for lease in leases if Certain(state).free_from(lease) <= when}
+        told = {(lease.run, lease.name) for lease in leases if ReleaseTimes(state).free_from(lease) <= when}
         mark = state.mark()
         let_pass(state, when)
-        left = Certain(state)
+        left = ReleaseTimes(state)
         open_then = {(lease.run, lease.name): lease for each in state.running() for lease in each.leases.values()}
         played = {
             (lease.run, lease.name)

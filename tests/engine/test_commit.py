@@ -8,10 +8,10 @@ import pytest
 from tests.engine.build import T0, World, budget, cap, envelope, node, run
 
 from fairlease.engine.command import Submit
-from fairlease.ledger import snapshot
-from fairlease.ledger.event import AnyEvent
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import Conflict, Entry
+from fairlease.ledger.state.events import AnyEvent
+from fairlease.ledger.store import snapshot
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Conflict, Entry
 from fairlease.model.record import key
 from fairlease.model.run import Malleable
 from fairlease.scheduler import Scheduler

@@ -6,7 +6,7 @@ import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.config import Config
 from fairlease.model.record import key, short
 from fairlease.reason import Reason

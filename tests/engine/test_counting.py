@@ -9,11 +9,11 @@ import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.engine.resolve import resolve
-from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot
-from fairlease.ledger.live import Standings
-from fairlease.ledger.state import State
+from fairlease.engine.preempt.resolve import resolve
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.runs import Standings
+from fairlease.ledger.state.state import State
+from fairlease.ledger.store import snapshot
 from fairlease.model.config import Config
 from fairlease.model.record import key
 from fairlease.model.reservation import ReservationState

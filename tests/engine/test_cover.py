@@ -20,7 +20,7 @@ from tests.engine.build import (
 )
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.budget import BudgetSpec, PreActivation, Sharing
 from fairlease.model.config import Config
 from fairlease.model.node import Node

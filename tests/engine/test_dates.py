@@ -7,11 +7,11 @@ from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, 
 from tests.engine.test_forecast import told
 
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast
-from fairlease.engine.flow import Turns
-from fairlease.engine.outlook import Outlook
-from fairlease.ledger.capacity import Domain
-from fairlease.ledger.live import Hold
+from fairlease.engine.forecast import forecast
+from fairlease.engine.forecast.fluid_queue import Turns
+from fairlease.engine.reserve.availability import Availability
+from fairlease.ledger.state.capacity import Domain
+from fairlease.ledger.state.runs import Hold
 from fairlease.model.amount import DAY
 from fairlease.model.config import Config
 from fairlease.model.record import key
@@ -129,13 +129,13 @@ def test_where_nothing_comes_free_before_the_notice_is_over_domains_are_looked_a
     for number in range(20):
         world.submit(f"old{number}", run("a", 8, 8))
     seen: list[str] = []
-    pods = Outlook.pods
+    pods = Availability.pods
 
-    def counted(self: Outlook, domain: Domain, size: int) -> object:
+    def counted(self: Availability, domain: Domain, size: int) -> object:
         seen.append(domain.name)
         return pods(self, domain, size)
 
-    monkeypatch.setattr(Outlook, "pods", counted)
+    monkeypatch.setattr(Availability, "pods", counted)
     world.submit("claim", run("b", 16, 8))
     assert hold_of(world, "claim").basis is Reason.Notice
     assert len(seen) == 2

@@ -7,8 +7,8 @@ import random
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
-from fairlease.ledger.audit import audit
+from fairlease.ledger.audit.audit import audit
+from fairlease.ledger.state import events as ev
 from fairlease.model.lease import Role
 from fairlease.model.record import key
 from fairlease.reason import Reason
@@ -96,7 +96,7 @@ def test_random_drills_and_failures_keep_every_promise() -> None:
     assert audit(world.store.entries()).ok
 
 
-def test_a_run_that_failed_rests_as_long_as_its_theatre_asks() -> None:
+def test_a_run_that_failed_rests_as_long_as_its_backend_asks() -> None:
     world = four()
     world.submit("r", run("org", 8, pod=8, retries=2))
     world.tick(cmd.PodFailed(key("r"), 1, 0, 1, retry_after=MINUTE))

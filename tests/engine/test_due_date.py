@@ -8,16 +8,16 @@ from tests.engine.test_forecast import told
 from tests.engine.test_what_is_told import ahead
 
 from fairlease.engine import command as cmd
-from fairlease.engine.odds import Odds, odds
-from fairlease.engine.rehearsal import Rehearsal
-from fairlease.engine.remedies import Remedies
-from fairlease.ledger import snapshot
+from fairlease.engine.forecast.rehearsal import Rehearsal
+from fairlease.engine.forecast.remedies import Remedies
+from fairlease.engine.preempt.odds import Odds, odds
+from fairlease.ledger.store import snapshot
 from fairlease.model.config import Config
 from fairlease.model.lease import Role
 from fairlease.model.record import key, short
 from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
-from fairlease.theatre.foresight import odds_of_cuts
+from fairlease.runtime.queries.forecasts import odds_of_cuts
 
 
 def odds_of(world: World, claim: str) -> Odds | None:

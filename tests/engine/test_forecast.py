@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast, predict
-from fairlease.engine.belief import Belief
-from fairlease.engine.calibration import Calibration, calibrate
-from fairlease.engine.odds import odds
-from fairlease.engine.rehearsal import NEAR, Rehearsal, Start
-from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot
-from fairlease.ledger.live import RunState
-from fairlease.ledger.timers import Due, Timers
-from fairlease.ledger.undo import UndoLog
-from fairlease.ledger.waits import REMEMBERED, WITNESSES, Waits, Witness
+from fairlease.engine.forecast import forecast, predicted_ends
+from fairlease.engine.forecast.bias import Bias
+from fairlease.engine.forecast.calibration import Calibration, calibrate
+from fairlease.engine.forecast.rehearsal import NEAR, Rehearsal, Start
+from fairlease.engine.preempt.odds import odds
+from fairlease.ledger.learning.waits import REMEMBERED, WITNESSES, Waits, Witness
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.runs import RunState
+from fairlease.ledger.state.timers import Due, Timers
+from fairlease.ledger.state.undo import UndoLog
+from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.config import Config
 from fairlease.model.record import key
@@ -60,7 +60,7 @@ def test_runs_start_when_it_was_foreseen_if_work_ends_as_predicted() -> None:
     assert set(foreseen) == {key("first"), key("second")}
     state = world.scheduler.state
     believed = {
-        each.key: predict.quantiles(state, each, world.now - (each.started_at or world.now))[1]
+        each.key: predicted_ends.quantiles(state, each, world.now - (each.started_at or world.now))[1]
         for each in state.runs.values()
     }
     ends: dict[str, int] = {}
@@ -320,8 +320,8 @@ def test_what_a_queue_is_now_believed_to_wait_moves_forecasts_before_anybody_sta
         waits.told(undo, told.run, at, told)
         starts[told.run] = Start(DAY + 4 * HOUR, Reason.Predicted, None, DAY, 2 * DAY)
     doubt = (-100, 0, 100)
-    assert Belief(waits, DAY, {}).waits(HOUR, HOUR, doubt)[1] == pytest.approx(HOUR, rel=0.01)
-    p10, p50, _ = Belief(waits, DAY, starts).waits(HOUR, HOUR, doubt)
+    assert Bias(waits, DAY, {}).waits(HOUR, HOUR, doubt)[1] == pytest.approx(HOUR, rel=0.01)
+    p10, p50, _ = Bias(waits, DAY, starts).waits(HOUR, HOUR, doubt)
     assert p10 > HOUR / 2
     assert p50 > 12 * HOUR
 
@@ -346,7 +346,7 @@ def test_shares_lean_until_as_many_starts_come_before_as_should() -> None:
         live.foreseen = live.foreseen_first = (at, told)
         waits.told(undo, live.key, at, told)
         waits.started(undo, live, at + HOUR)
-    low, middle, high = Belief(waits, 9 * DAY, {}).shares
+    low, middle, high = Bias(waits, 9 * DAY, {}).shares
     assert (low, middle) == (100_000 + 9 * 1_000, 500_000 + 9 * 15_000)
     assert high == 980_000
 
@@ -372,7 +372,7 @@ def test_who_is_far_back_in_a_queue_is_forecast_by_what_is_ahead_of_it() -> None
 
 def test_a_wait_of_seconds_that_is_certain_has_no_p10_behind_it() -> None:
     """Below ten seconds errors are not told apart, but a certain date is told to the millisecond."""
-    p10, p50, p90 = Belief(Waits(), DAY, {}).waits(3 * SECOND, None, (-500, 0, 500))
+    p10, p50, p90 = Bias(Waits(), DAY, {}).waits(3 * SECOND, None, (-500, 0, 500))
     assert p10 <= p50 <= p90
     assert p50 == 3 * SECOND
 

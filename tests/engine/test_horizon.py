@@ -8,13 +8,13 @@ import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.engine.decide import Engine
-from fairlease.engine.outlook import Outlook, Terms, first_fit
-from fairlease.engine.pack import need_of
-from fairlease.engine.plan import Planner, least_width
-from fairlease.engine.round import room_for
-from fairlease.ledger import event as ev
-from fairlease.ledger.live import RunState
+from fairlease.engine.place.packing import need_of
+from fairlease.engine.place.plan import Planner, least_width
+from fairlease.engine.reserve.availability import Availability, Terms, first_fit
+from fairlease.engine.tick.decide import Engine
+from fairlease.engine.tick.scheduling_pass import room_for
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.runs import RunState
 from fairlease.model.config import Config
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
@@ -59,7 +59,7 @@ def agrees(world: World) -> None:
 def fit(engine: Engine, waiting: RunState, *, guess: bool, fresh: bool) -> object:
     state, spec = engine.state, waiting.spec
     pool = state.capacity.pools[spec.resources.gpu_type]
-    outlook = Outlook(state, waiting, engine.now, pool.mask, Terms(None, guess), None if fresh else engine.horizon)
+    outlook = Availability(state, waiting, engine.now, pool.mask, Terms(None, guess), None if fresh else engine.horizon)
     return first_fit(pool, need_of(spec, least_width(spec)), outlook)
 
 

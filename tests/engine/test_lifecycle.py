@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store import snapshot
 from fairlease.model.config import Config
 from fairlease.model.record import key
 from fairlease.model.run import OnPreempt

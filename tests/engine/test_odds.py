@@ -8,11 +8,11 @@ from collections import Counter
 import pytest
 from tests.engine.build import HOUR, LocationPolicy, World, budget, envelope, node, run
 
-from fairlease.engine import odds as odds_module
-from fairlease.engine.due_date import due_date
-from fairlease.engine.odds import EFFORT_MAX, Odds, odds
-from fairlease.engine.resolve import resolve
-from fairlease.ledger import snapshot
+from fairlease.engine.preempt import odds as odds_module
+from fairlease.engine.preempt.odds import EFFORT_MAX, Odds, odds
+from fairlease.engine.preempt.resolve import resolve
+from fairlease.engine.reserve.due_date import due_date
+from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY
 from fairlease.model.record import short
 

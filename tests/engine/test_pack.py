@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.engine.build import World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.config import Config
 from fairlease.model.lease import Role
 from fairlease.model.node import LabelKeys, Node

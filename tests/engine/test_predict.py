@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, node, run
 
-from fairlease.engine import predict
-from fairlease.ledger import snapshot
-from fairlease.ledger.durations import Durations, kinds
-from fairlease.ledger.undo import UndoLog
+from fairlease.engine.forecast import predicted_ends
+from fairlease.ledger.learning.durations import Durations, kinds
+from fairlease.ledger.state.undo import UndoLog
+from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY, SECOND
 from fairlease.model.record import key
 
@@ -33,7 +33,7 @@ def test_quantiles_are_in_order_and_lie_beyond_what_has_passed(
     past: list[tuple[str, str | None, int, int]], elapsed: int
 ) -> None:
     world = believing(past)
-    found = predict.quantiles(world.scheduler.state, world.run("r"), elapsed, (0.01, 0.1, 0.5, 0.9, 0.99))
+    found = predicted_ends.quantiles(world.scheduler.state, world.run("r"), elapsed, (0.01, 0.1, 0.5, 0.9, 0.99))
     assert found == sorted(found)
     assert found[0] > elapsed
 
@@ -46,7 +46,9 @@ def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
     world = believing(past)
     early, late = sorted((one, other))
     state, what = world.scheduler.state, world.run("r")
-    for before, after in zip(predict.quantiles(state, what, early), predict.quantiles(state, what, late), strict=True):
+    for before, after in zip(
+        predicted_ends.quantiles(state, what, early), predicted_ends.quantiles(state, what, late), strict=True
+    ):
         assert after >= before - 1 - before // 1000  # rounding apart
 
 
@@ -54,7 +56,7 @@ def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
 @given(ends, st.integers(1, 10 * DAY))
 def test_nothing_is_believed_to_outlast_its_limit(past: list[tuple[str, str | None, int, int]], limit: int) -> None:
     world = believing(past, max_duration=limit)
-    assert max(predict.quantiles(world.scheduler.state, world.run("r"), 0)) <= max(limit, 1)
+    assert max(predicted_ends.quantiles(world.scheduler.state, world.run("r"), 0)) <= max(limit, 1)
 
 
 @settings(deadline=None)
@@ -81,7 +83,7 @@ def test_a_snapshot_believes_what_the_state_does(past: list[tuple[str, str | Non
     twin = snapshot.thaw(snapshot.freeze(state))
     assert snapshot.freeze(twin) == snapshot.freeze(state)
     for elapsed in (0, MINUTE, DAY):
-        assert predict.quantiles(twin, twin.runs[key("r")], elapsed) == predict.quantiles(
+        assert predicted_ends.quantiles(twin, twin.runs[key("r")], elapsed) == predicted_ends.quantiles(
             state, world.run("r"), elapsed
         )
 
@@ -93,14 +95,14 @@ def test_habits_of_an_owner_are_learned_from_attempts_that_end_by_themselves() -
         world.now += HOUR
         world.end(f"r{number}")
     world.submit("next", run("a", 8))
-    low, middle, high = predict.quantiles(world.scheduler.state, world.run("next"), 0)
+    low, middle, high = predicted_ends.quantiles(world.scheduler.state, world.run("next"), 0)
     assert abs(middle - HOUR) < 10 * MINUTE
     assert low > 40 * MINUTE
     assert high < 2 * HOUR
     world.now += DAY
-    later = predict.quantiles(world.scheduler.state, world.run("next"), DAY)
+    later = predicted_ends.quantiles(world.scheduler.state, world.run("next"), DAY)
     assert later[2] > DAY + HOUR
-    assert predict.end_of(world.run("next"), world.now) > world.now
+    assert predicted_ends.end_of(world.run("next"), world.now) > world.now
 
 
 def test_work_that_was_canceled_teaches_nothing() -> None:
@@ -115,7 +117,7 @@ def test_work_that_was_canceled_teaches_nothing() -> None:
 
 def test_a_stated_duration_stands_where_nothing_is_known() -> None:
     world = believing([], expected_duration=3 * HOUR)
-    low, middle, high = predict.quantiles(world.scheduler.state, world.run("r"), 0)
+    low, middle, high = predicted_ends.quantiles(world.scheduler.state, world.run("r"), 0)
     assert abs(middle - 3 * HOUR) < HOUR
     assert low > 30 * MINUTE
     assert high < 12 * HOUR

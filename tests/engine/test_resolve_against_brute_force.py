@@ -17,9 +17,9 @@ import pytest
 from tests.engine.build import MINUTE, LocationPolicy, World, budget, cap, envelope, lending, node, run
 
 from fairlease.engine.command import Cancel
-from fairlease.engine.resolve import resolve
-from fairlease.engine.victims import Victim
-from fairlease.ledger.live import RunState
+from fairlease.engine.preempt.resolve import resolve
+from fairlease.engine.preempt.victims import Victim
+from fairlease.ledger.state.runs import RunState
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import key

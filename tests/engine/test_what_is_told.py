@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 from tests.engine.build import FLAVOR, HOUR, MINUTE, T0, World, budget, envelope, node, run
 
-import fairlease.engine.coming
+import fairlease.report.preemption_warnings
 from fairlease.engine import command as cmd
-from fairlease.engine.coming import coming, ending, stages
-from fairlease.engine.explain import explain
-from fairlease.engine.notice import Kind, Notice, of_entry
-from fairlease.engine.odds import odds
-from fairlease.engine.remedies import Remedies
-from fairlease.ledger import snapshot
-from fairlease.ledger.event import OutcomeRecorded
+from fairlease.engine.forecast.remedies import Remedies
+from fairlease.engine.preempt.odds import odds
+from fairlease.ledger.state.events import OutcomeRecorded
+from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.config import Config
 from fairlease.model.record import key, short
 from fairlease.model.reservation import OutcomeSpec
 from fairlease.reason import Reason
-from fairlease.theatre.webhook import body_of
+from fairlease.report.explain import explain
+from fairlease.report.notices import Notice, NoticeKind, of_entry
+from fairlease.report.preemption_warnings import coming, ending, stages
+from fairlease.runtime.notify.webhook import body_of
 
 BUDGETS = [budget(owner, envelope(concurrency=64)) for owner in ("alpha", "beta", "gamma")]
 
@@ -61,7 +61,7 @@ def test_a_reservation_that_needs_a_cut_tells_how_many_gpus_where_and_when() -> 
     head = world.scheduler.head.seq
     world.submit("big", run("alpha", 8, pod=8))
     (notice,) = told(world, head)
-    assert (notice.kind, notice.claim, notice.gpus) == (Kind.DEFICIT_FORECAST, key("big"), 8)
+    assert (notice.kind, notice.claim, notice.gpus) == (NoticeKind.DEFICIT_FORECAST, key("big"), 8)
     assert notice.due == world.now + 15 * MINUTE
     assert notice.text == f"big lacks 8 × {FLAVOR}: unless they come free, others give way at 2026-01-05T00:15:00Z"
     assert notice.owner == "owner of default/big"
@@ -107,7 +107,7 @@ def test_what_a_claim_will_lack_is_foretold_as_its_outcome_says_it() -> None:
     head = world.scheduler.head.seq
     world.submit("big", run("alpha", 24, pod=8))
     (notice,) = told(world, head)
-    assert (notice.kind, notice.gpus) == (Kind.DEFICIT_FORECAST, 16)
+    assert (notice.kind, notice.gpus) == (NoticeKind.DEFICIT_FORECAST, 16)
     world.wait(15 * MINUTE)
     outcome = outcome_of(world)
     assert outcome.deficit_gpus == 16
@@ -122,7 +122,7 @@ def test_a_run_that_started_when_it_asked_is_not_told_so_and_one_that_waited_is(
     world.submit("first", run("alpha", 8, pod=8, max_duration=HOUR))
     world.submit("next", run("alpha", 8, pod=8, max_duration=HOUR))
     world.end("first")
-    started = [notice for notice in told(world) if notice.kind is Kind.RUN_STARTED]
+    started = [notice for notice in told(world) if notice.kind is NoticeKind.RUN_STARTED]
     assert [(notice.key, notice.gpus) for notice in started] == [("RunStarted/default/next#1", 8)]
 
 
@@ -135,7 +135,7 @@ def test_a_cut_tells_by_whom_how_in_which_outcome_and_what_becomes_of_the_run() 
     assert [each for each in kinds(world, head) if each != "DeficitForecast"] == [
         "ReservationActive", "RunCut", "RunStarted"
     ]  # fmt: skip
-    (cut,) = [notice for notice in told(world) if notice.kind is Kind.RUN_CUT]
+    (cut,) = [notice for notice in told(world) if notice.kind is NoticeKind.RUN_CUT]
     assert cut.text == "careful lost 8 GPUs to big (RandomPreempt; outcome-1); it asks again"
     assert (cut.run, cut.claim, cut.outcome, cut.gpus) == (key("careful"), key("big"), "outcome-1", 8)
 
@@ -145,7 +145,7 @@ def test_an_elastic_run_that_only_shrinks_is_told_that_it_goes_on() -> None:
     world.submit("wide", run("beta", 8, elastic=(4, 8, 4)))
     world.submit("big", run("alpha", 4, pod=4))
     world.wait(16 * MINUTE)
-    (cut,) = [notice for notice in told(world) if notice.kind is Kind.RUN_CUT]
+    (cut,) = [notice for notice in told(world) if notice.kind is NoticeKind.RUN_CUT]
     assert cut.text == "wide lost 4 GPUs to big (Shrink; outcome-1); it goes on with the rest"
 
 
@@ -154,7 +154,7 @@ def test_drained_work_is_told_when_it_ends_and_then_that_it_did() -> None:
     world = World(node("a0"), budget("alpha", drained))
     world.submit("long", run("alpha", 8, pod=8, checkpoint=2 * MINUTE))
     world.wait(HOUR)
-    coming_cut = next(notice for notice in told(world) if notice.kind is Kind.CUT_COMING)
+    coming_cut = next(notice for notice in told(world) if notice.kind is NoticeKind.CUT_COMING)
     assert coming_cut.due == world.now + 2 * MINUTE
     assert [(risk.run, risk.gpus, risk.odds) for risk in coming_cut.runs] == [(key("long"), 8, 1.0)]
     assert ending(world.scheduler.state) == {key("long"): world.now + 2 * MINUTE}
@@ -238,7 +238,7 @@ def test_of_too_few_draws_no_odds_are_told_but_who_goes_before_any_draw_is_certa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who looks ahead between two decisions has no time for many."""
-    monkeypatch.setattr(fairlease.engine.coming, "EFFORT_BRIEF", 1)
+    monkeypatch.setattr(fairlease.report.preemption_warnings, "EFFORT_BRIEF", 1)
     world = World(*(node(f"a{number}") for number in range(4)), *BUDGETS)
     world.tick(cmd.Configure(Config(min_runtime=HOUR)))
     world.submit("one", run("beta", 8, pod=8))
@@ -262,7 +262,7 @@ def test_what_a_reservation_lacks_is_the_same_whoever_tells_it() -> None:
     for number in range(2):
         world.end(f"rest-{number}")
     world.submit("big", run("alpha", 16, pod=8))
-    (reserved,) = [each for each in told(world) if each.kind is Kind.DEFICIT_FORECAST]
+    (reserved,) = [each for each in told(world) if each.kind is NoticeKind.DEFICIT_FORECAST]
     (cut,) = ahead(world)
     engine = world.scheduler.engine.twin()
     engine.now = world.now
@@ -350,7 +350,7 @@ def test_a_run_that_passed_its_latest_start_is_told_so_once_with_what_became_of_
     world.submit("late", run("alpha", 8, pod=8, latest_start=world.now + 10 * MINUTE))
     world.submit("poor", run("nobody", 8, pod=8, latest_start=world.now + 10 * MINUTE))
     world.wait(HOUR)
-    late, poor = [each for each in told(world, head) if each.kind is Kind.LATEST_START_PASSED]
+    late, poor = [each for each in told(world, head) if each.kind is NoticeKind.LATEST_START_PASSED]
     remedy = "submit it again with a later runtime.latestStart"
     assert late.text == (
         f"late could not start by its latestStart: it has ended, and its reservation is canceled; {remedy}"
@@ -368,4 +368,4 @@ def test_a_warning_expires_when_what_it_warns_of_has_come_and_what_happened_neve
     assert (coming_cut.expired(coming_cut.due - 1), coming_cut.expired(coming_cut.due)) == (False, True)
     world.wait(20 * MINUTE)
     later = [each.kind for each in told(world) if not each.expired(world.now)]
-    assert later == [Kind.RESERVATION_ACTIVE, Kind.RUN_CUT, Kind.RUN_STARTED]
+    assert later == [NoticeKind.RESERVATION_ACTIVE, NoticeKind.RUN_CUT, NoticeKind.RUN_STARTED]

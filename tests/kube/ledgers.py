@@ -9,11 +9,11 @@ from tests.builders import History, a_node
 from tests.kube.wires import connected
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api
-from fairlease.kube.journal import Journal
-from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.kube.shelf import Filed
-from fairlease.ledger import event as ev
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.resource import LEDGER_ENTRIES
+from fairlease.kube.ledger.entry_codec import Filed
+from fairlease.kube.ledger.journal import Journal
+from fairlease.ledger.state import events as ev
 from fairlease.scheduler import Decider
 
 

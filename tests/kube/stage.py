@@ -16,9 +16,9 @@ from tests.kube.tenancy import path, thing
 from tests.kube.wires import connected
 from tools.controlplane import Plane, Rack
 
-from fairlease.kube.history import read_rows
-from fairlease.kube.policy import CONTROLLER, OWNER
-from fairlease.ledger.audit import Report, scan
+from fairlease.kube.ledger.history import read_rows
+from fairlease.kube.manifests.policy import CONTROLLER, OWNER
+from fairlease.ledger.audit.audit import AuditReport, scan
 
 PATIENCE_S = 60.0
 EXIT = "fake.fairlease/exit-code"
@@ -202,7 +202,7 @@ class Team:
         return [each["reason"] for each in items if each["regarding"]["name"] == name]
 
 
-def audited(plane: Plane) -> Report:
+def audited(plane: Plane) -> AuditReport:
     """The audit of the cluster's ledger."""
 
     async def rows() -> Any:  # noqa: ANN401 - rows of the ledger

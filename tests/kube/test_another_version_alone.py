@@ -17,8 +17,8 @@ from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path, thing
 from tools.controlplane import Plane
 
-from fairlease.ledger.chain import entry_hash
-from fairlease.ledger.snapshot import FORMAT
+from fairlease.ledger.store.chain import entry_hash
+from fairlease.ledger.store.snapshot import FORMAT
 
 EVERY = 8
 SETTINGS = f"snapshotEvery: {EVERY}\n"

@@ -11,7 +11,7 @@ from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path, pod, thing
 from tools.controlplane import Plane
 
-from fairlease.kube.names import RUN
+from fairlease.kube.api.names import RUN
 
 SETTINGS = "nodeDebounce: 2s\n"
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from tests.engine.build import HOUR, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.engine.reservations import Reservations
-from fairlease.kube.chronicle import Chronicle
-from fairlease.ledger import event as ev
-from fairlease.ledger.state import State
+from fairlease.kube.projection.tombstones import Tombstones
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.state import State
 from fairlease.model.record import key
+from fairlease.report.reservation_history import ReservationHistory
 
 
 def world() -> World:
@@ -24,16 +24,16 @@ def world() -> World:
     return made
 
 
-def chronicle_after(here: World, seq: int) -> Chronicle:
+def chronicle_after(here: World, seq: int) -> Tombstones:
     """As after a restart from a snapshot of an entry."""
     base = State()
     for entry in here.store.entries():
         for event in entry.events if entry.seq <= seq else ():
             base.apply(entry.at, event)
-    return Chronicle(base, here.store.entries(after=seq))
+    return Tombstones(base, here.store.entries(after=seq))
 
 
-def statuses(chronicle: Chronicle, here: World) -> list[dict[str, Any]]:
+def statuses(chronicle: Tombstones, here: World) -> list[dict[str, Any]]:
     """What the reservations of the second run are told as."""
     return [each["status"] for each in chronicle.reservations[key("second")].objects(here.now)]
 
@@ -55,7 +55,7 @@ def test_what_becomes_of_a_date_from_before_the_entries_is_told() -> None:
 
 def test_a_forecast_outlives_a_move_of_the_date() -> None:
     here = world()
-    dates = Reservations()
+    dates = ReservationHistory()
     for entry in here.store.entries():
         for event in entry.events:
             dates.take(entry.at, event)

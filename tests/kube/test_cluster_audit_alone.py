@@ -18,11 +18,11 @@ from tests.kube.tenancy import controller as as_controller
 from tests.kube.tenancy import path
 from tools.controlplane import Plane
 
-from fairlease.kube.archive import Archive
-from fairlease.kube.connection import Api
-from fairlease.kube.journal import Journal, Tidied
-from fairlease.kube.kubeconfig import find_access
-from fairlease.kube.policy import CONTROLLER
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.kubeconfig import find_access
+from fairlease.kube.ledger.archive import Archive
+from fairlease.kube.ledger.journal import Journal, Tidied
+from fairlease.kube.manifests.policy import CONTROLLER
 from fairlease.scheduler import Decider
 
 ENTRIES = "/apis/rq.davidlangworthy.io/v1/ledgerentries"

@@ -11,10 +11,10 @@ import pytest
 from tests.kube.wires import CONFIG_MAPS, Thing, cable_to, connected
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import POOL_SIZE, Api, ApiError
-from fairlease.kube.http import Unreachable
-from fairlease.kube.kubeconfig import Access
-from fairlease.kube.resource import NODES, PODS, RUNS, Meta
+from fairlease.kube.api.connection import POOL_SIZE, Api, ApiError
+from fairlease.kube.api.http import Unreachable
+from fairlease.kube.api.kubeconfig import ClusterAccess
+from fairlease.kube.api.resource import NODES, PODS, RUNS, Meta
 from fairlease.model.objects import API_VERSION
 
 
@@ -154,7 +154,7 @@ async def told(answers: list[bytes], patience_s: float = 30.0) -> tuple[Any, int
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     begun = time.monotonic()
     async with Api(
-        Access(server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), patience_s=patience_s
+        ClusterAccess(server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), patience_s=patience_s
     ) as api:
         try:
             found: Any = await api.get(CONFIG_MAPS, "it", "default", into=Thing)

@@ -15,10 +15,10 @@ import pytest
 from tests.kube.wires import CONFIG_MAPS, Thing, way_into
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api, ApiError
-from fairlease.kube.credentials import Credentials
-from fairlease.kube.kubeconfig import Access, BadConfig, ExecPlugin, Pem, from_files
-from fairlease.kube.resource import NAMESPACES
+from fairlease.kube.api.connection import Api, ApiError
+from fairlease.kube.api.credentials import Credentials
+from fairlease.kube.api.kubeconfig import BadConfig, ClusterAccess, ExecPlugin, Pem, from_files
+from fairlease.kube.api.resource import NAMESPACES
 
 
 def a_plugin(folder: Path, status: dict[str, str], version: str = "v1") -> ExecPlugin:
@@ -48,7 +48,7 @@ def calls(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_a_plugin_is_told_what_it_is_for_and_asked_once(tmp_path: Path, version: str) -> None:
-    access = Access(server="https://here:6443", plugin=a_plugin(tmp_path, {"token": "t-COUNT"}, version))
+    access = ClusterAccess(server="https://here:6443", plugin=a_plugin(tmp_path, {"token": "t-COUNT"}, version))
 
     async def ask() -> list[str]:
         credentials = Credentials(access)
@@ -62,7 +62,9 @@ def test_a_plugin_is_told_what_it_is_for_and_asked_once(tmp_path: Path, version:
 
 def test_a_plugin_is_asked_again_before_its_token_ends(tmp_path: Path) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=11)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    access = Access(server="https://here", plugin=a_plugin(tmp_path, {"token": "t-COUNT", "expirationTimestamp": soon}))
+    access = ClusterAccess(
+        server="https://here", plugin=a_plugin(tmp_path, {"token": "t-COUNT", "expirationTimestamp": soon})
+    )
 
     async def ask() -> list[str]:
         credentials = Credentials(access)
@@ -74,7 +76,7 @@ def test_a_plugin_is_asked_again_before_its_token_ends(tmp_path: Path) -> None:
 
 
 def test_of_many_requests_that_need_a_token_one_asks_the_plugin(tmp_path: Path) -> None:
-    access = Access(server="https://here", plugin=a_plugin(tmp_path, {"token": "t-COUNT"}))
+    access = ClusterAccess(server="https://here", plugin=a_plugin(tmp_path, {"token": "t-COUNT"}))
 
     async def ask() -> set[str]:
         credentials = Credentials(access)
@@ -94,7 +96,7 @@ def test_a_plugin_that_fails_is_named_with_what_it_said() -> None:
             command=command, args=args[1:], api_version="client.authentication.k8s.io/v1", install_hint=hint
         )
         with pytest.raises(BadConfig) as caught:
-            asyncio.run(Credentials(Access(server="https://here", plugin=plugin)).headers())
+            asyncio.run(Credentials(ClusterAccess(server="https://here", plugin=plugin)).headers())
         return str(caught.value)
 
     assert "not logged in" in failure(sys.executable, "-c", "raise SystemExit('not logged in')")
@@ -108,7 +110,7 @@ def test_a_token_file_that_is_being_replaced_does_not_stop_us(tmp_path: Path) ->
     token.write_text("old\n")
 
     async def ask() -> list[str]:
-        credentials = Credentials(Access(server="https://here", token_file=str(token)))
+        credentials = Credentials(ClusterAccess(server="https://here", token_file=str(token)))
         said = [await credentials.headers()]
         token.unlink()
         assert not await credentials.renew(credentials.edition)
@@ -163,7 +165,7 @@ def test_certificates_that_were_renewed_are_used_by_new_connections(plane: Plane
     assert mine.key is not None
     access = msgspec.structs.replace(mine, certificate=Pem(path=str(certificate)), key=Pem(path=str(key)))
 
-    def put(user: Access) -> None:
+    def put(user: ClusterAccess) -> None:
         assert user.certificate is not None
         assert user.key is not None
         certificate.write_bytes(user.certificate.read())
@@ -190,7 +192,7 @@ def test_certificates_that_were_renewed_are_used_by_new_connections(plane: Plane
 
 
 def test_who_has_no_certificate_at_all_is_told_so() -> None:
-    access = Access(server="https://127.0.0.1:1", certificate=Pem(data=b"no PEM"), key=Pem(data=b"no PEM"))
+    access = ClusterAccess(server="https://127.0.0.1:1", certificate=Pem(data=b"no PEM"), key=Pem(data=b"no PEM"))
     begun = time.monotonic()
 
     async def ask() -> None:

@@ -16,7 +16,7 @@ from tests.kube.stage import EXIT, SILENT, Controller, Team, eventually
 from tests.kube.tenancy import path
 from tools.controlplane import Plane
 
-from fairlease.kube.names import FINALIZER
+from fairlease.kube.api.names import FINALIZER
 
 ELASTIC = {"minTotalGPUs": 2, "maxTotalGPUs": 6, "stepGPUs": 2}
 TAKEN_OVER_S = 15.0

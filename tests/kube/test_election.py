@@ -10,9 +10,9 @@ from tests.kube.conftest import MakePlane
 from tests.kube.wires import Cable, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api
-from fairlease.kube.election import Election
-from fairlease.kube.resource import ELECTION_LEASES
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.election import Election
+from fairlease.kube.api.resource import ELECTION_LEASES
 
 QUICK = {"lease_s": 3.0, "renew_s": 2.0, "retry_s": 0.3}
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlease.kube.http import Pool, Response, Unreachable, _Chunks
+from fairlease.kube.api.http import ConnectionPool, HttpResponse, Unreachable, _Chunks
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -29,7 +29,7 @@ def test_chunks_come_out_whole_whatever_the_pieces_they_arrive_in(pieces: list[b
     assert chunks.done
 
 
-async def asked(answer: Answer, times: int = 1, timeout_s: float = 5.0) -> list[Response]:
+async def asked(answer: Answer, times: int = 1, timeout_s: float = 5.0) -> list[HttpResponse]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while await reader.readuntil(b"\r\n\r\n"):
@@ -40,7 +40,7 @@ async def asked(answer: Answer, times: int = 1, timeout_s: float = 5.0) -> list[
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    pool = Pool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: None, None, 4)
+    pool = ConnectionPool(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", lambda: None, None, 4)
     try:
         return [await pool.ask(pool.encode("GET", "/", "", None, ""), timeout_s) for _ in range(times)]
     finally:
@@ -61,12 +61,12 @@ def saying(*pieces: bytes) -> Answer:
 def test_an_answer_with_a_length_is_read_and_the_connection_used_again() -> None:
     head = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 5\r\n\r"
     for response in asyncio.run(asked(saying(head, b"\nab", b"cde"), times=3)):
-        assert response == Response(429, 7.0, b"abcde")
+        assert response == HttpResponse(429, 7.0, b"abcde")
 
 
 def test_no_answer_is_asked_for_in_compressed_form() -> None:
     """Streams of several gzip members are read by half by some libraries; a watch that is not compressed loses nothing."""
-    pool = Pool("http://127.0.0.1:1", lambda: None, None, 1)
+    pool = ConnectionPool("http://127.0.0.1:1", lambda: None, None, 1)
     for method, body in (("GET", None), ("PATCH", b"{}")):
         head = pool.encode(method, "/api", "", body, "application/json").lower()
         assert head.count(b"\r\naccept-encoding: ") == head.count(b"\r\naccept-encoding: identity\r\n") == 1
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_got_nothing() -> None:
         port = server.sockets[0].getsockname()[1]
         server.close()
         await server.wait_closed()
-        pool = Pool(f"http://127.0.0.1:{port}", lambda: None, None, 4)
+        pool = ConnectionPool(f"http://127.0.0.1:{port}", lambda: None, None, 4)
         await pool.ask(pool.encode("GET", "/", "", None, ""), 5.0)
 
     with pytest.raises(Unreachable) as caught:

@@ -17,11 +17,11 @@ from tests.kube.conftest import MakePlane
 from tests.kube.wires import CONFIG_MAPS, Thing, cable_to, connected, ready, until
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api
-from fairlease.kube.http import BUFFERED_MAX
-from fairlease.kube.informer import Change, Informer, What
-from fairlease.kube.kubeconfig import Access
-from fairlease.kube.resource import Meta, Resource
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.http import BUFFERED_MAX
+from fairlease.kube.api.informer import Change, Informer, What
+from fairlease.kube.api.kubeconfig import ClusterAccess
+from fairlease.kube.api.resource import Meta, Resource
 
 pytestmark = pytest.mark.xdist_group("informer")
 
@@ -368,7 +368,7 @@ async def a_server_that_says(reply: Reply) -> AsyncIterator[tuple[Api, list[str]
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with Api(Access(server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as api:
+    async with Api(ClusterAccess(server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")) as api:
         yield api, asked
     server.close()
 

@@ -12,15 +12,15 @@ from tests.kube.wires import cable_to, connected, ready
 from tests.ledger.histories import RUNS, sound_histories
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api
-from fairlease.kube.history import read_past
-from fairlease.kube.journal import Journal
-from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.kube.shelf import BODY_MAX, BrokenLedger, object_of, specs_of_entry
-from fairlease.ledger import event as ev
-from fairlease.ledger.chain import seal
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import Conflict, Entry, Head, LeaseQuery
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.resource import LEDGER_ENTRIES
+from fairlease.kube.ledger.entry_codec import BODY_MAX, BrokenLedger, object_of, specs_of_entry
+from fairlease.kube.ledger.history import read_past
+from fairlease.kube.ledger.journal import Journal
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.chain import seal
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Conflict, Entry, Head, LeaseQuery
 from fairlease.scheduler import Decider, Scheduler
 
 

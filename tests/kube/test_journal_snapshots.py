@@ -11,16 +11,16 @@ from tests.builders import EPOCH, History, cell
 from tests.kube.ledgers import a_history, appended, filed, nodes, run, snapshotted
 from tools.controlplane import Plane
 
-from fairlease.kube.archive import Archive
-from fairlease.kube.connection import Api
-from fairlease.kube.history import HistoryMissing, read_past, read_rows
-from fairlease.kube.journal import Journal
-from fairlease.kube.resource import LEDGER_ENTRIES
-from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot as snapshots
-from fairlease.ledger.audit import scan
-from fairlease.ledger.state import State
-from fairlease.ledger.store import Head, LeaseQuery, Snapshot
+from fairlease.kube.api.connection import Api
+from fairlease.kube.api.resource import LEDGER_ENTRIES
+from fairlease.kube.ledger.archive import Archive
+from fairlease.kube.ledger.history import HistoryMissing, read_past, read_rows
+from fairlease.kube.ledger.journal import Journal
+from fairlease.ledger.audit.audit import scan
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.state import State
+from fairlease.ledger.store import snapshot as snapshots
+from fairlease.ledger.store.protocol import Head, LeaseQuery, Snapshot
 from fairlease.model.record import key
 from fairlease.reason import Reason
 from fairlease.scheduler import Decider, fold

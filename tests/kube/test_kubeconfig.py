@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairlease.kube.kubeconfig import BadConfig, find_access, from_files, in_cluster
+from fairlease.kube.api.kubeconfig import BadConfig, find_access, from_files, in_cluster
 
 Fields = Mapping[str, object]
 

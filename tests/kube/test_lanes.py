@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from fairlease.kube.lanes import ABREAST, HOLD_S, QUIET_S, SHARE, Job, Lane, Lanes, Part, Target
+from fairlease.kube.projection.write_queue import (
+    ABREAST,
+    HOLD_S,
+    QUIET_S,
+    SHARE,
+    QueuedWrite,
+    Target,
+    WriteLane,
+    WritePart,
+    WriteQueue,
+)
 from fairlease.model.record import Key
 
 
@@ -14,20 +24,23 @@ async def _nothing() -> None:
     pass
 
 
-def jobs(lane: Lane, count: int, first: int = 1) -> list[Job]:
-    part = Part(Key("team/run"), lane.name)
-    return [Job(lane, number, part, Target(lane.name, str(number)), _nothing) for number in range(first, first + count)]
+def jobs(lane: WriteLane, count: int, first: int = 1) -> list[QueuedWrite]:
+    part = WritePart(Key("team/run"), lane.name)
+    return [
+        QueuedWrite(lane, number, part, Target(lane.name, str(number)), _nothing)
+        for number in range(first, first + count)
+    ]
 
 
-def lanes(*waiting: Iterable[Job]) -> Lanes:
-    made = Lanes()
+def lanes(*waiting: Iterable[QueuedWrite]) -> WriteQueue:
+    made = WriteQueue()
     for some in waiting:
         for job in some:
             made.put(job)
     return made
 
 
-def begun(here: Lanes, now: float) -> list[Job]:
+def begun(here: WriteQueue, now: float) -> list[QueuedWrite]:
     """All that begin at a time."""
     found = []
     while (job := here.next(now)) is not None:
@@ -36,31 +49,33 @@ def begun(here: Lanes, now: float) -> list[Job]:
 
 
 def test_pods_and_bindings_begin_by_themselves_however_much_room_there_is() -> None:
-    here = lanes(jobs(Lane.STATUS, 3), jobs(Lane.EVENTS, 3, 4), jobs(Lane.PODS, 2, 7), jobs(Lane.BIND, 1, 9))
-    assert [each.lane for each in begun(here, 0.0)] == [Lane.BIND, Lane.PODS, Lane.PODS]
+    here = lanes(
+        jobs(WriteLane.STATUS, 3), jobs(WriteLane.EVENTS, 3, 4), jobs(WriteLane.PODS, 2, 7), jobs(WriteLane.BIND, 1, 9)
+    )
+    assert [each.lane for each in begun(here, 0.0)] == [WriteLane.BIND, WriteLane.PODS, WriteLane.PODS]
 
 
 def test_what_follows_an_urgent_write_finds_nothing_else_under_way() -> None:
-    here = lanes(jobs(Lane.PODS, 1), jobs(Lane.LEASES, 3, 2))
+    here = lanes(jobs(WriteLane.PODS, 1), jobs(WriteLane.LEASES, 3, 2))
     (made,) = begun(here, 0.0)
     here.over(made, 0.01)
     assert begun(here, 0.02) == [], "the binding of the pod is not asked for yet"
-    here.put(jobs(Lane.BIND, 1, 5)[0])
+    here.put(jobs(WriteLane.BIND, 1, 5)[0])
     (bound,) = begun(here, 0.03)
-    assert bound.lane is Lane.BIND
+    assert bound.lane is WriteLane.BIND
     here.over(bound, 0.04)
     assert here.wait_s(0.04) == pytest.approx(QUIET_S)
     assert len(begun(here, 0.04 + QUIET_S)) == 3
 
 
 def test_calm_writes_begin_at_once_where_nothing_is_urgent_leases_first() -> None:
-    here = lanes(jobs(Lane.EVENTS, 1), jobs(Lane.STATUS, 1, 2), jobs(Lane.LEASES, 1, 3))
-    assert [each.lane for each in begun(here, 0.0)] == [Lane.LEASES, Lane.STATUS, Lane.EVENTS]
+    here = lanes(jobs(WriteLane.EVENTS, 1), jobs(WriteLane.STATUS, 1, 2), jobs(WriteLane.LEASES, 1, 3))
+    assert [each.lane for each in begun(here, 0.0)] == [WriteLane.LEASES, WriteLane.STATUS, WriteLane.EVENTS]
     assert here.wait_s(0.0) is None
 
 
 def test_calm_writes_have_a_share_after_a_second_however_many_urgent_ones_wait() -> None:
-    here = lanes(jobs(Lane.PODS, 10 * ABREAST), jobs(Lane.STATUS, 100, 10_000))
+    here = lanes(jobs(WriteLane.PODS, 10 * ABREAST), jobs(WriteLane.STATUS, 100, 10_000))
     under_way = begun(here, 0.0)
     assert len(under_way) == ABREAST
     now = 0.0
@@ -77,7 +92,7 @@ def test_calm_writes_have_a_share_after_a_second_however_many_urgent_ones_wait()
 
 
 def test_one_urgent_write_that_never_ends_holds_nothing_back_for_longer() -> None:
-    here = lanes(jobs(Lane.PODS, 1), jobs(Lane.EVENTS, 100, 2))
+    here = lanes(jobs(WriteLane.PODS, 1), jobs(WriteLane.EVENTS, 100, 2))
     begun(here, 0.0)
     assert here.wait_s(0.0) == HOLD_S
     assert begun(here, HOLD_S / 2) == []

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlease.kube.names import event_name, host_name, label_value, run_of, service_name, slots_of
+from fairlease.kube.api.names import event_name, host_name, label_value, run_of, service_name, slots_of
 from fairlease.model import rules
 
 HOST = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

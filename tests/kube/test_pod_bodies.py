@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 from tests.builders import EPOCH
 
-from fairlease.kube.pods import pods_of, service_of
-from fairlease.kube.rendezvous import gang_of
-from fairlease.kube.settings import Settings
-from fairlease.ledger.live import RunState
+from fairlease.kube.controller.settings import ClusterSettings
+from fairlease.kube.projection.pods import pods_of, service_of
+from fairlease.kube.projection.rendezvous import gang_of
+from fairlease.ledger.state.runs import RunState
 from fairlease.model.amount import MINUTE
 from fairlease.model.lease import Fund, Lease, Payer, Role
 from fairlease.model.record import key
@@ -52,7 +52,7 @@ def a_run(template: dict[str, Any], *, gpus: int = 4, pod: int = 2, spare: bool 
 
 
 def bodies(run: RunState) -> dict[str, dict[str, Any]]:
-    return pods_of(run, run.held, "uid-1", Settings())
+    return pods_of(run, run.held, "uid-1", ClusterSettings())
 
 
 def env(pod: dict[str, Any], container: int = 0) -> dict[str, str]:

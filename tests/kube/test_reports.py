@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.model.tables import table
 
-from fairlease.kube.reports import alike
+from fairlease.kube.projection.statuses import alike
 
 
 @table(

@@ -10,10 +10,10 @@ from tests.model.rows import BUDGET, LEASE, RUN
 from tools.controlplane import Plane
 
 from fairlease.engine import command as cmd
-from fairlease.engine import view
-from fairlease.engine.reservations import Reservations
-from fairlease.ledger.event import RunSubmitted
+from fairlease.ledger.state.events import RunSubmitted
 from fairlease.model.record import key
+from fairlease.report import views
+from fairlease.report.reservation_history import ReservationHistory
 
 
 def world() -> World:
@@ -58,17 +58,17 @@ def bare(value: Any) -> Any:  # noqa: ANN401 - JSON is of no one type
 def test_the_server_keeps_all_that_a_run_says_of_itself(plane: Plane) -> None:
     here = world()
     for name in ("runs", "waits"):
-        told = view.run_status(here.run(name), here.now)
+        told = views.run_status(here.run(name), here.now)
         assert bare(kept(plane, "Run", RUN, told)) == bare(told)
-    assert view.run_status(here.run("runs"), here.now)["funding"]["sponsors"]
-    assert view.run_status(here.run("runs"), here.now)["spares"]["groups"]
+    assert views.run_status(here.run("runs"), here.now)["funding"]["sponsors"]
+    assert views.run_status(here.run("runs"), here.now)["spares"]["groups"]
 
 
 def test_the_server_keeps_how_a_run_ended(plane: Plane) -> None:
     here = world()
     (ending,) = here.store.endings()
     asked = next(each for each in here.told(RunSubmitted) if each.run == key("over"))
-    told = view.ended_status(asked.spec, here.now, ending)
+    told = views.ended_status(asked.spec, here.now, ending)
     assert bare(kept(plane, "Run", RUN, told)) == bare(told)
 
 
@@ -76,7 +76,7 @@ def test_the_server_keeps_all_that_a_budget_says_of_itself(plane: Plane) -> None
     here = world()
     scheduler = here.scheduler
     for owner in ("org", "org-a", "rich"):
-        told = view.budget_status(scheduler.state, scheduler.engine.family, key(owner), here.now)
+        told = views.budget_status(scheduler.state, scheduler.engine.family, key(owner), here.now)
         assert bare(kept(plane, "Budget", BUDGET, told)) == bare(told)
 
 
@@ -85,7 +85,7 @@ def test_the_server_keeps_all_that_a_reservation_says_of_itself(plane: Plane) ->
     for name in ("runs", "waits"):
         here.submit(name, run("org", 8, 8))
     here.tick(cmd.Forecast())
-    made = Reservations()
+    made = ReservationHistory()
     for entry in here.store.entries():
         for event in entry.events:
             made.take(entry.at, event)
@@ -104,11 +104,11 @@ def test_the_server_keeps_leases_as_the_ledger_tells_them(plane: Plane) -> None:
     writer, place = controller(plane), bound_namespace(plane, None)
     rows = [*here.leases("over", open_only=False), *here.leases("runs")]
     for row in rows:
-        told = view.lease_object(row)
+        told = views.lease_object(row)
         made = writer.post(path("Lease", place), thing("Lease", told["spec"], name=told["name"]))
         assert made.ok, made.message
         said = writer.patch(path("Lease", place, told["name"], "status"), {"status": told["status"]})
         assert said.ok, said.message
         assert (said.body["spec"], said.body["status"]) == (told["spec"], told["status"])
     assert {row.end is None for row in rows} == {True, False}
-    assert LEASE.keys() == view.lease_object(rows[0])["spec"].keys()
+    assert LEASE.keys() == views.lease_object(rows[0])["spec"].keys()

@@ -10,7 +10,7 @@ from tests.model.rows import BUDGET, changed
 from tests.model.tables import table
 from tools.controlplane import Answer, Api, Plane
 
-from fairlease.kube.names import RUN
+from fairlease.kube.api.names import RUN
 
 STRATEGIC = "application/strategic-merge-patch+json"
 

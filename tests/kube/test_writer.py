@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
-from fairlease.kube.connection import ApiError, Status
-from fairlease.kube.http import Unreachable
-from fairlease.kube.lanes import Lane, Part, Target
-from fairlease.kube.writer import MOST_S, PASSING_S, Made, Writer
-from fairlease.ledger.state import State
+from fairlease.kube.api.connection import ApiError, Status
+from fairlease.kube.api.http import Unreachable
+from fairlease.kube.projection.write_queue import Target, WriteLane, WritePart
+from fairlease.kube.projection.writer import MOST_S, PASSING_S, Made, Writer
+from fairlease.ledger.state.state import State
 from fairlease.model.record import Key
-from fairlease.theatre.metrics import CLUSTER, Metrics
+from fairlease.runtime.metrics import CLUSTER, Metrics
 
 
 def test_what_was_written_is_there_until_its_version_was_passed_however_long_that_takes() -> None:
@@ -36,7 +36,7 @@ def test_what_was_written_is_there_until_its_version_was_passed_however_long_tha
 
 def test_a_status_is_not_written_between_the_making_of_a_pod_and_its_binding() -> None:
     async def act() -> list[str]:
-        pods, status = Part(Key("team/run"), "pods"), Part(Key("team/run"), "status")
+        pods, status = WritePart(Key("team/run"), "pods"), WritePart(Key("team/run"), "status")
         over: list[str] = []
         all_over = asyncio.Event()
 
@@ -47,15 +47,17 @@ def test_a_status_is_not_written_between_the_making_of_a_pod_and_its_binding() -
 
             return act
 
-        def done(part: Part) -> None:
+        def done(part: WritePart) -> None:
             if part == status:
                 all_over.set()
             elif "bound" not in over:
-                asyncio.get_running_loop().call_soon(writer.write, Lane.BIND, pods, Target("b", "b"), takes("bound"))
+                asyncio.get_running_loop().call_soon(
+                    writer.write, WriteLane.BIND, pods, Target("b", "b"), takes("bound")
+                )
 
         writer = Writer(done, Metrics(State(), CLUSTER), structlog.get_logger())
-        writer.write(Lane.STATUS, status, Target("s", "s"), takes("status"))
-        writer.write(Lane.PODS, pods, Target("p", "p"), takes("made"))
+        writer.write(WriteLane.STATUS, status, Target("s", "s"), takes("status"))
+        writer.write(WriteLane.PODS, pods, Target("p", "p"), takes("made"))
         writer.start()
         async with asyncio.timeout(10):
             await all_over.wait()
@@ -92,7 +94,7 @@ def test_who_could_not_be_reached_is_asked_again_soon_and_who_refused_ever_more_
             tried.clear()
             if target in writer.failed:
                 writer.failed[target] = writer.failed[target]._replace(again_at=0.0)
-            assert writer.write(Lane.PODS, Part(Key("team/run"), "pods"), target, fail)
+            assert writer.write(WriteLane.PODS, WritePart(Key("team/run"), "pods"), target, fail)
             await tried.wait()
         pause_s = writer.failed[target].again_at - loop.time()
         await writer.stop()
@@ -102,13 +104,13 @@ def test_who_could_not_be_reached_is_asked_again_soon_and_who_refused_ever_more_
 
 
 def test_what_could_not_even_be_said_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlease.kube.writer.MOST_S", 0.01)
+    monkeypatch.setattr("fairlease.kube.projection.writer.MOST_S", 0.01)
 
-    async def act() -> Part:
-        again: asyncio.Future[Part] = asyncio.get_running_loop().create_future()
+    async def act() -> WritePart:
+        again: asyncio.Future[WritePart] = asyncio.get_running_loop().create_future()
         writer = Writer(again.set_result, Metrics(State(), CLUSTER), structlog.get_logger())
         writer.fault(Key("team/run"), "runs")
         async with asyncio.timeout(5):
             return await again
 
-    assert asyncio.run(act()) == Part(Key("team/run"), "runs")
+    assert asyncio.run(act()) == WritePart(Key("team/run"), "runs")

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager, suppress
 import msgspec
 from tools.controlplane import Plane
 
-from fairlease.kube.connection import Api, ApiError
-from fairlease.kube.http import Unreachable
-from fairlease.kube.kubeconfig import Access, from_files
-from fairlease.kube.resource import Meta, Resource
+from fairlease.kube.api.connection import Api, ApiError
+from fairlease.kube.api.http import Unreachable
+from fairlease.kube.api.kubeconfig import ClusterAccess, from_files
+from fairlease.kube.api.resource import Meta, Resource
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 
@@ -25,7 +25,7 @@ class Thing(msgspec.Struct, frozen=True):
     data: dict[str, str] = {}
 
 
-def way_into(plane: Plane, port: int | None = None) -> Access:
+def way_into(plane: Plane, port: int | None = None) -> ClusterAccess:
     """The administrator's way in, or the same through a wire that listens on a port."""
     access = from_files([plane.kubeconfig()])
     return access if port is None else msgspec.structs.replace(access, server=f"https://127.0.0.1:{port}")

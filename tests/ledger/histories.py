@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from tests.builders import History, a_budget, a_node, a_payer, a_run, an_envelope, cell
 
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.budget import Lending
 from fairlease.model.lease import Fund, Payer, Role
 from fairlease.model.record import Key, key, split

@@ -1,6 +1,6 @@
 """A ledger and its snapshot for every format of snapshots there was: what was written then must be read for ever.
 
-python -m tests.ledger.keep     writes those of the present format, once: after `FORMAT` (ledger/snapshot.py) has got a new number
+python -m tests.ledger.keep     writes those of the present format, once: after `FORMAT` (store/snapshot.py) has got a new number
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from fairlease.kube.archive import Archive
-from fairlease.ledger import snapshot
-from fairlease.ledger.event import decode
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.state import State
-from fairlease.ledger.store import Entry, Head, Snapshot
-from fairlease.sim.trial import Film
+from fairlease.kube.ledger.archive import Archive
+from fairlease.ledger.state.events import decode
+from fairlease.ledger.state.state import State
+from fairlease.ledger.store import snapshot
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Entry, Head, Snapshot
+from fairlease.sim.random.play import RandomFilm
 
 KEPT = Path(__file__).resolve().parent / "kept"
 FORMATS = range(1, snapshot.FORMAT + 1)
@@ -75,7 +75,7 @@ def richness(state: State) -> int:
 
 
 def _filmed(seed: int) -> MemoryStore:
-    film = Film(seed)
+    film = RandomFilm(seed)
     film.open()
     for _ in range(STEPS):
         film.play()

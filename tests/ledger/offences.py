@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tests.builders import BUDGET, EPOCH, History, a_budget, a_node, a_payer, a_run, an_envelope, cell
 
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.amount import HOUR
 from fairlease.model.budget import AggregateCap, Envelope, Lending, PreActivation, Sharing
 from fairlease.model.lease import Fund, Role

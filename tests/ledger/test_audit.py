@@ -12,12 +12,12 @@ from tests.builders import EPOCH, History, a_node, cell
 from tests.ledger.histories import sound_histories
 from tests.ledger.offences import OFFENCES, SOUND, running
 
-from fairlease.ledger import chain
-from fairlease.ledger.audit import CHECKS, FINDINGS_KEPT, audit, scan
-from fairlease.ledger.export import charged
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.store import LeaseQuery
+from fairlease.ledger.audit.audit import CHECKS, FINDINGS_KEPT, audit, scan
+from fairlease.ledger.store import chain
+from fairlease.ledger.store.export import charged
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import LeaseQuery
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.model.amount import HOUR
 
 

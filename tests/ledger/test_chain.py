@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.builders import EPOCH, History
 
-from fairlease.ledger import chain
-from fairlease.ledger.store import GENESIS, Head
+from fairlease.ledger.store import chain
+from fairlease.ledger.store.protocol import GENESIS, Head
 
 Rows = list[chain.Row]
 

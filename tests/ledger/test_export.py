@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.builders import EPOCH, History, cell
 from tests.ledger.histories import sound_histories
 
-from fairlease.ledger.export import CannotExport, export, export_charges, export_leases, hours_text, rewrite
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import LeaseQuery, LeaseRow
+from fairlease.ledger.store.export import CannotExport, export, export_charges, export_leases, hours_text, rewrite
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import LeaseQuery, LeaseRow
 from fairlease.model.amount import HOUR, parse_gpu_hours, parse_instant
 from fairlease.model.lease import Role
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from tests.builders import History, cell
 from tests.ledger.histories import sound_histories
 
-from fairlease.ledger.audit import CHECKS, Report
-from fairlease.ledger.audit_file import audit_store, side_by_side
-from fairlease.ledger.index_check import FINDINGS_KEPT, INDEXES_AGREE
-from fairlease.ledger.index_proof import proven
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.sqlite_file import RECORD
-from fairlease.ledger.store import Snapshot
+from fairlease.ledger.audit.audit import CHECKS, AuditReport
+from fairlease.ledger.audit.audit_file import audit_store, side_by_side
+from fairlease.ledger.audit.index_check import FINDINGS_KEPT, INDEXES_AGREE
+from fairlease.ledger.audit.index_proof import proven
+from fairlease.ledger.store.protocol import Snapshot
+from fairlease.ledger.store.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite_file import RECORD
 from fairlease.model.amount import HOUR
 from fairlease.model.lease import Role
 
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def audited(path: Path) -> Report:
+def audited(path: Path) -> AuditReport:
     with SqliteStore(path, readonly=True) as store:
         return audit_store(store)
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from tests.builders import EPOCH, History, cell
 
-from fairlease.ledger import chain
-from fairlease.ledger.audit import scan
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.sqlite_file import FORMAT, RECORD, CannotOpen
-from fairlease.ledger.store import Conflict, LeaseQuery, Snapshot
+from fairlease.ledger.audit.audit import scan
+from fairlease.ledger.store import chain
+from fairlease.ledger.store.protocol import Conflict, LeaseQuery, Snapshot
+from fairlease.ledger.store.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite_file import FORMAT, RECORD, CannotOpen
 from fairlease.model.record import key
 from fairlease.reason import Reason
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 WRITER = """
 import sys
 from bench.ledger import steps, world
-from fairlease.ledger.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite import SqliteStore
 with SqliteStore(sys.argv[1]) as store:
     if store.head().seq == 0:
         store.append(0, *world())
@@ -152,7 +152,7 @@ def test_a_ledger_where_nothing_may_be_written_can_be_read(path: Path, tmp_path:
     with SqliteStore(path) as store:
         head = a_history().into(store).head()
     script = (
-        "import sys; from fairlease.ledger.sqlite import SqliteStore\n"
+        "import sys; from fairlease.ledger.store.sqlite import SqliteStore\n"
         "with SqliteStore(sys.argv[1], readonly=True) as store: print(store.head().hash)"
     )
     command = [sys.executable, "-c", script, str(path)]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.builders import EPOCH, History, cell
 from tests.ledger.histories import NODES, PAYERS, RUNS, sound_histories
 
-from fairlease.ledger import event as ev
-from fairlease.ledger.derive import runs_of
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.sqlite_index import pack_slots, unpack_slots
-from fairlease.ledger.store import Conflict, Head, LeaseQuery, LeaseRow, Snapshot, Store
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.derived_rows import runs_of
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Conflict, Head, LeaseQuery, LeaseRow, Snapshot, Store
+from fairlease.ledger.store.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite_index import pack_slots, unpack_slots
 from fairlease.model.record import key
 from fairlease.reason import Reason
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlease.ledger.tally import Tally
+from fairlease.ledger.audit.usage import AuditUsage
 
 TIMES = st.integers(0, 60)
 
@@ -39,9 +39,9 @@ def lasts(window: Window) -> bool:
 windows = st.tuples(st.none() | TIMES, st.none() | TIMES).filter(lasts)
 
 
-def played(given_loans: list[Loan], now: int, edits: list[tuple[int, Window]]) -> Tally:
+def played(given_loans: list[Loan], now: int, edits: list[tuple[int, Window]]) -> AuditUsage:
     """A tally that saw the loans open and close, and its window change, in order of time up to `now`."""
-    tally = Tally()
+    tally = AuditUsage()
     for moment in range(now + 1):
         for at, window in edits:
             if at == moment:

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from tests.ledger.keep import FORMATS, entries_of, snapshot_of, states
 
-from fairlease.ledger import snapshot
-from fairlease.ledger.audit import scan
-from fairlease.ledger.snapshot import FORMAT, derived, freeze, open_up
-from fairlease.ledger.state import State
-from fairlease.ledger.store import Snapshot
+from fairlease.ledger.audit.audit import scan
+from fairlease.ledger.state.state import State
+from fairlease.ledger.store import snapshot
+from fairlease.ledger.store.protocol import Snapshot
+from fairlease.ledger.store.snapshot import FORMAT, derived, freeze, open_up
 
 
 def folded(number: int) -> State:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.local.podstage import until
 
-from fairlease.local.pods import Pods
+from fairlease.local.processes.pods import Pods
 
 
 @pytest.fixture

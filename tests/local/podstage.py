@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlease.local.pods import Exited, Lost, Pods, PodSpec, Running
-from fairlease.theatre import shim
+from fairlease.local.processes.pods import Exited, Lost, Pods, PodSpec, Running
+from fairlease.runtime.processes import shim
 
 PATIENCE_S = 15.0
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fairlease.local.protocol import CallFailed, Client
+from fairlease.local.socket.protocol import CallFailed, Client
 from fairlease.model.objects import API_VERSION
 
 PATIENCE_S = 20.0
@@ -34,8 +34,8 @@ def die_at(number):
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
     sys.settrace(trace)
-from fairlease.local.config import load_settings
-from fairlease.local.launch import up
+from fairlease.local.daemon.config import load_settings
+from fairlease.local.daemon.launch import up
 told = json.loads(sys.argv[1])
 doom, backoff = told.pop("doom", 0), told.pop("backoff", None)
 if doom:

@@ -21,10 +21,10 @@ import msgspec
 import pytest
 from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
-from fairlease.local.access import Access, covers
-from fairlease.local.config import Machine, load_settings
-from fairlease.local.launch import up
-from fairlease.local.protocol import EXIT_FORBIDDEN, CallFailed
+from fairlease.local.daemon.config import Machine, load_settings
+from fairlease.local.daemon.launch import up
+from fairlease.local.socket.access import Access, covers
+from fairlease.local.socket.protocol import EXIT_FORBIDDEN, CallFailed
 
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 """One that every user can start; all it runs is the supervisor, which needs no package."""

@@ -16,14 +16,14 @@ from tests.engine.build import HOUR, World, budget, envelope, node, run
 from tests.local.mailbox import SLEEP, free_port, metric, told
 from tests.local.stage import Stage, run_object, until
 
-from fairlease.engine.lottery import seed_of
-from fairlease.ledger import event as ev
-from fairlease.ledger.sqlite import SqliteStore
+from fairlease.engine.preempt.lottery import seed_of
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.model.reservation import OutcomeSpec
-from fairlease.theatre.beacon import Beacon, clean, read_file
-from fairlease.theatre.hook import call
-from fairlease.theatre.metrics import MACHINE, Metrics
-from fairlease.theatre.settings import BeaconSource
+from fairlease.runtime.beacon import Beacon, clean, read_file
+from fairlease.runtime.metrics import MACHINE, Metrics
+from fairlease.runtime.processes.hook import call
+from fairlease.runtime.settings import BeaconSource
 
 
 def drawn(stage: Stage) -> OutcomeSpec:
@@ -123,7 +123,7 @@ def test_a_beacon_is_one_word_whatever_stands_around_it(tmp_path: Path) -> None:
 def test_a_command_that_prints_without_end_takes_no_memory_and_is_ended(tmp_path: Path) -> None:
     script = f"""
 import asyncio, resource
-from fairlease.theatre.hook import call
+from fairlease.runtime.processes.hook import call
 done = asyncio.run(call(("{which("yes")}", "no-beacon"), {{"PATH": "/bin"}}, None, 2.0))
 print(done.code, done.err, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """

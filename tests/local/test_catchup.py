@@ -11,7 +11,7 @@ import pytest
 from tests.local.stage import Stage, daemon, run_object, until
 
 from fairlease.model.amount import parse_instant
-from fairlease.theatre.clock import LedgerClock
+from fairlease.runtime.clock import LedgerClock
 
 MS = 1_000_000
 

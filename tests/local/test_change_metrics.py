@@ -12,8 +12,8 @@ from fairlease.engine import command as cmd
 from fairlease.model.amount import HOUR, MINUTE
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import key
+from fairlease.runtime.metrics import Metrics
 from fairlease.scheduler import Tick
-from fairlease.theatre.metrics import Metrics
 
 
 class Watched(World):

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.builders import EPOCH, History, cell
 
-from fairlease.ledger.export import export
-from fairlease.ledger.sqlite import SqliteStore
-from fairlease.ledger.store import LeaseQuery
-from fairlease.local import children
-from fairlease.local.server import Refused
+from fairlease.ledger.store.export import export
+from fairlease.ledger.store.protocol import LeaseQuery
+from fairlease.ledger.store.sqlite import SqliteStore
+from fairlease.local.daemon import children
+from fairlease.local.socket.server import ServerRefusal
 from fairlease.model.amount import HOUR
 
 
@@ -35,7 +35,7 @@ def test_a_daemon_answers_what_the_file_gives(what: str, lines: int, ledger: Pat
 
 def test_an_answer_that_is_too_large_is_refused(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "EXPORT_BYTES_MAX", 300)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ServerRefusal) as caught:
         children.export_answer(ledger, "leases", LeaseQuery(), EPOCH + HOUR)
     assert caught.value.error.reason == "TooLarge"
     assert "--db" in caught.value.error.message

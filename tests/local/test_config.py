@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlease.local.config import declared_nodes, default_home, load_settings, read_settings
-from fairlease.local.gpus import Device, Discovery
-from fairlease.local.machine import hardware_of
+from fairlease.local.daemon.config import declared_nodes, default_home, load_settings, read_settings
+from fairlease.local.daemon.gpus import Device, Discovery
+from fairlease.local.daemon.machine import hardware_of
 from fairlease.model.amount import MINUTE, SECOND
 from fairlease.model.document import Invalid
 

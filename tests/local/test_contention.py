@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.local.stage import OWNER, Stage, budget_object, daemon, run_object, until
 
-from fairlease.local.protocol import CallFailed
+from fairlease.local.socket.protocol import CallFailed
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "verify_lottery.py"
 CONFIG = "flavor: H100\nmetricsPort: 0\ngrace: 1s\nnodes: [{name: n0, gpus: 8}]\nnotice: 2s\nminRuntime: 1ms\n"

@@ -13,22 +13,22 @@ import structlog
 from structlog.testing import capture_logs
 from tests.engine.build import World
 
-from fairlease.engine.notice import Kind, Notice
-from fairlease.theatre import courier as carrying
-from fairlease.theatre.courier import Channel, Courier
-from fairlease.theatre.hook import call
-from fairlease.theatre.metrics import MACHINE, Metrics
-from fairlease.theatre.outbox import Address, Delivery, Outbox, Sums
+from fairlease.report.notices import Notice, NoticeKind
+from fairlease.runtime.metrics import MACHINE, Metrics
+from fairlease.runtime.notify import dispatcher as carrying
+from fairlease.runtime.notify.dispatcher import Channel, Dispatcher
+from fairlease.runtime.notify.outbox import Address, Delivery, Outbox, Sums
+from fairlease.runtime.processes.hook import call
 
 
 def carry(place: Path, send: Callable[[Delivery], Awaitable[None]], seconds: float) -> tuple[Sums, dict[str, float]]:
     """Have one notice carried for a while over a channel that gives up after five tries; what became of it, and the counts."""
     outbox, metrics = Outbox(place / "notices.db"), Metrics(World().scheduler.state, MACHINE)
-    outbox.put([(Notice(key="RunStarted/a", kind=Kind.RUN_STARTED, at=0, text="a"), [Address("command")])], 0)
+    outbox.put([(Notice(key="RunStarted/a", kind=NoticeKind.RUN_STARTED, at=0, text="a"), [Address("command")])], 0)
 
     async def live() -> None:
         wake = asyncio.Event()
-        courier = Courier(outbox, {"command": Channel(4, 5)}, send, _now, wake.set, metrics, structlog.get_logger())
+        courier = Dispatcher(outbox, {"command": Channel(4, 5)}, send, _now, wake.set, metrics, structlog.get_logger())
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             wake.clear()

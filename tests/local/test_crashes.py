@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
-from fairlease.local.protocol import CallFailed
+from fairlease.local.socket.protocol import CallFailed
 
 ROUNDS = 20
 LINES_MAX = 2_500

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
-from fairlease.local.config import load_settings
-from fairlease.local.launch import NotUp, down, holder, up
-from fairlease.local.protocol import EXIT_NO_DAEMON, CallFailed, Client
-from fairlease.theatre.metrics import MACHINE, METRICS, PREFIX
+from fairlease.local.daemon.config import load_settings
+from fairlease.local.daemon.launch import NotUp, down, holder, up
+from fairlease.local.socket.protocol import EXIT_NO_DAEMON, CallFailed, Client
+from fairlease.runtime.metrics import MACHINE, METRICS, PREFIX
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.local.stage import Stage, run_object, until
 from tests.local.test_swaps import FOR_EVER, alive, begun, closures, machine, said
 
-from fairlease.local.protocol import CallFailed
+from fairlease.local.socket.protocol import CallFailed
 
 LISTENS = """
 import json, os, signal, time

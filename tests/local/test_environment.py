@@ -8,18 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlease.local.environment import (
-    ID_CHARS_MAX,
-    PORTS,
-    pick_port,
-    pod_id,
-    rendezvous,
-)
+from fairlease.local.processes.environment import ID_CHARS_MAX, PORTS, pick_port, pod_id, rendezvous
 from fairlease.model.lease import Fund, Lease, Payer, Role
 from fairlease.model.record import key
 from fairlease.reason import Reason
-from fairlease.theatre.login import User, base_environment
-from fairlease.theatre.rendezvous import OURS, is_ours
+from fairlease.runtime.processes.login import User, base_environment
+from fairlease.runtime.processes.rendezvous import OURS, is_ours
 
 PAYER = Payer(budget=key("team"), envelope="west", owner="org:team", fund=Fund.OWNED)
 

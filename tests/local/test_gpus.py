@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlease.local.gpus import Discovery, declared, discover, flavor_of, parse
+from fairlease.local.daemon.gpus import Discovery, declared, discover, flavor_of, parse
 
 GOOD = """\
 0, GPU-5f0c2f3e-0001, NVIDIA H100 80GB HBM3, 81559

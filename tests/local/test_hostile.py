@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from tests.local.stage import Stage, daemon, run_object
 
-from fairlease.local.protocol import LINE_MAX, CallFailed
-from fairlease.local.server import CONNECTIONS_OF_ONE_MAX
+from fairlease.local.socket.protocol import LINE_MAX, CallFailed
+from fairlease.local.socket.server import CONNECTIONS_OF_ONE_MAX
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_a_number_too_large_to_be_kept_is_refused(stage: Stage, verb: str, args:
 
 def test_asking_the_daemon_needs_neither_an_event_loop_nor_the_engine() -> None:
     script = (
-        "import sys, fairlease.local.protocol; "
+        "import sys, fairlease.local.socket.protocol; "
         "print([name for name in ('asyncio', 'sqlite3', 'fairlease.engine', 'fairlease.ledger', 'yaml') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

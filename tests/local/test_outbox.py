@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlease.engine.notice import Kind, Notice
 from fairlease.model.record import key
-from fairlease.theatre import outbox as ob
-from fairlease.theatre.outbox import Address, Outbox
+from fairlease.report.notices import Notice, NoticeKind
+from fairlease.runtime.notify import outbox as ob
+from fairlease.runtime.notify.outbox import Address, Outbox
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def outbox(tmp_path: Path) -> Iterator[Outbox]:
     box.close()
 
 
-def notice(name: str, kind: Kind = Kind.RUN_STARTED, at: int = 0) -> Notice:
+def notice(name: str, kind: NoticeKind = NoticeKind.RUN_STARTED, at: int = 0) -> Notice:
     return Notice(key=f"{kind.value}/{name}", kind=kind, at=at, text=name, run=key(name))
 
 
@@ -62,8 +62,8 @@ def test_what_went_wrong_last_is_what_was_given_up_last_whatever_was_raised_firs
 def test_old_notices_go_but_not_those_that_would_be_told_again(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ob, "KEPT_MAX", 10)
     monkeypatch.setattr(ob, "PRUNE_EVERY", 50)
-    outbox.put([(notice("low", Kind.HOURS_LOW), [])], 0)
+    outbox.put([(notice("low", NoticeKind.HOURS_LOW), [])], 0)
     outbox.put([(notice(f"run-{number}"), [Address("webhook")]) for number in range(49)], 0)
-    assert outbox.put([(notice("low", Kind.HOURS_LOW), [])], 0) == []
+    assert outbox.put([(notice("low", NoticeKind.HOURS_LOW), [])], 0) == []
     assert len(outbox.last(100)) == 11
     assert len(outbox.pending("webhook", 100)) == 10

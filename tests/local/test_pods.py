@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from tests.local.podstage import end_of, gone, pids, said, spec, start, supervisor, until
 
-from fairlease.local.environment import user_of
-from fairlease.local.pods import MARGIN_MS, How, Loss, Lost, NotStarted, Pods, Running
-from fairlease.theatre import shim
+from fairlease.local.processes.environment import user_of
+from fairlease.local.processes.pods import MARGIN_MS, How, Loss, Lost, NotStarted, Pods, Running
+from fairlease.runtime.processes import shim
 
 NOBODY = 65534
 AS_ROOT = pytest.mark.skipif(

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import msgspec
 from tests.local.podstage import PATIENCE_S, end_of, said, spec, until
 
-from fairlease.local.pods import Exited, Lost, Observation, Pods, PodSpec, Running
+from fairlease.local.processes.pods import Exited, Lost, Observation, Pods, PodSpec, Running
 
 LAUNCHER = """
 import sys
 from pathlib import Path
 import msgspec
-from fairlease.local.pods import Pods, PodSpec
+from fairlease.local.processes.pods import Pods, PodSpec
 pods = Pods(Path(sys.argv[1]), sys.executable)
 spec = msgspec.json.decode(sys.argv[2], type=PodSpec)
 print("ready", flush=True)
@@ -35,7 +35,7 @@ def die_at(line_number):
     count, me = 0, os.getpid()
     def trace(frame, event, argument):
         nonlocal count
-        if not frame.f_code.co_filename.endswith(("local/pods.py", "theatre/shim.py")):
+        if not frame.f_code.co_filename.endswith(("local/processes/pods.py", "runtime/processes/shim.py")):
             return None
         if event == "line" and os.getpid() == me:
             count += 1
@@ -49,7 +49,7 @@ def die_at(line_number):
 DOOMED_LAUNCHES = f"""{TRACED}
 from pathlib import Path
 import msgspec
-from fairlease.local.pods import Pods, PodSpec
+from fairlease.local.processes.pods import Pods, PodSpec
 pods = Pods(Path(sys.argv[1]), sys.executable)
 for number, line in enumerate(sys.stdin):
     child = os.fork()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlease.theatre.refresh import EVERY_S, PATIENCE_S, SHARE, Refresh
+from fairlease.runtime.forecast_refresh import EVERY_S, PATIENCE_S, SHARE, Refresh
 
 
 class Clock:

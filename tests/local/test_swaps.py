@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.local.stage import Stage, daemon, run_object, until
 
-from fairlease.local.protocol import CallFailed
+from fairlease.local.socket.protocol import CallFailed
 
 BEGIN = 'echo "$RANK/$WORLD_SIZE $FAIRLEASE_HOST $FAIRLEASE_NODE $MASTER_ADDR:$MASTER_PORT $$";'
 FOR_EVER = f"{BEGIN} exec sleep 300"

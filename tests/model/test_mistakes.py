@@ -7,7 +7,7 @@ import textwrap
 import pytest
 from tests.model.tables import table
 
-from fairlease.local.config import read_settings
+from fairlease.local.daemon.config import read_settings
 from fairlease.model.amount import format_instant
 from fairlease.model.document import Invalid
 from fairlease.model.objects import read_config, read_objects

@@ -9,8 +9,8 @@ from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, 
 from tests.sim.traces import public
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
-from fairlease.ledger.audit import audit
+from fairlease.ledger.audit.audit import audit
+from fairlease.ledger.state import events as ev
 from fairlease.model.record import key
 from fairlease.model.run import RunSpec
 

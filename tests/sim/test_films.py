@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fairlease.engine.reservations import Reservations
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.record import key
 from fairlease.reason import Reason
+from fairlease.report.reservation_history import ReservationHistory
 from fairlease.sim.film import Film, play
 from fairlease.sim.scenario_file import read_scenario
 from fairlease.sim.world import FORECAST_RUNS_MAX
@@ -78,7 +78,7 @@ def test_in_a_film_of_hundreds_every_reservation_carries_a_whole_forecast_when_s
 
 
 def test_a_reservation_that_moved_keeps_its_forecast_until_there_is_a_newer_one() -> None:
-    fold = Reservations()
+    fold = ReservationHistory()
     made = ev.ReservationMade(
         run=key("r"), name="r-reservation", earliest_start=9, basis=Reason.Notice, reason=Reason.NoRoom, message="",
         domains=(), lien={}, envelopes=(), cut_from=None,

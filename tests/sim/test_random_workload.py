@@ -9,14 +9,14 @@ import pytest
 from tests.engine.build import World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
-from fairlease.ledger import event as ev
+from fairlease.ledger.state import events as ev
 from fairlease.model.lease import Role
 from fairlease.model.record import key
 from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
-from fairlease.sim.auditor import Auditor, Violation
-from fairlease.sim.trial import Film, run_random
+from fairlease.sim.auditor.auditor import Auditor, Violation
+from fairlease.sim.random.play import RandomFilm, run_random
 
 STEPS = 150
 
@@ -48,7 +48,7 @@ def test_a_film_with_a_restart_at_every_step_is_the_same_film(seed: int) -> None
 
 def test_the_same_seed_is_the_same_film_in_another_process() -> None:
     """Another process has another hash seed: an order taken from a set would show."""
-    code = "from fairlease.sim.trial import run_random; print(run_random(7, 60).head_hash)"
+    code = "from fairlease.sim.random.play import run_random; print(run_random(7, 60).head_hash)"
     once = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
@@ -64,7 +64,7 @@ def test_another_seed_is_another_film() -> None:
 
 def test_films_together_show_every_kind_of_event_and_of_end() -> None:
     """A workload that never cuts, drains or borrows would prove nothing."""
-    kinds = set(ev.Event.__subclasses__()) - {ev.Forecasted}  # which theatres ask for
+    kinds = set(ev.Event.__subclasses__()) - {ev.Forecasted}  # which backends ask for
     wanted = {kind.__name__ for kind in kinds} | {"owned", "shared", "borrowed", "Start", "Grow"}
     wanted |= {"Completed", "Fail", "NodeFailure", "TimeLimit", "Canceled", "BudgetExhausted", "Swap", "Shrink"}
     wanted |= {
@@ -80,7 +80,7 @@ def test_films_together_show_every_kind_of_event_and_of_end() -> None:
     wanted |= {"NoRoom", "NeverFits", "NoEnvelope", "SelectorMismatch", "WindowClosed", "ACLDenied", "BorrowLimit",
                "LendingCapExceeded", "ConcurrencyCapExceeded", "IntegralCapExceeded", "AggregateCapExceeded"}  # fmt: skip
     for seed in range(80):
-        film = Film(seed)
+        film = RandomFilm(seed)
         film.open()
         for _ in range(100):
             film.play()
@@ -109,7 +109,7 @@ def test_a_crash_of_the_engine_is_a_finding_with_its_step(monkeypatch: pytest.Mo
     def crash(*_: object) -> None:
         raise ZeroDivisionError("as if")
 
-    monkeypatch.setattr("fairlease.engine.lifecycle.time_limit", crash)
+    monkeypatch.setattr("fairlease.engine.tick.lifecycle.time_limit", crash)
     found = [report for report in (run_random(seed, 60) for seed in range(4)) if report.violations]
     assert found[0].violations[0].claim == "crash"
     assert found[0].steps <= 60

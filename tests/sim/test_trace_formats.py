@@ -9,9 +9,9 @@ from tests.sim.traces import HELIOS, PHILLY, helios, philly, quotas, swf
 
 from fairlease.model.amount import HOUR, SECOND, parse_instant
 from fairlease.model.document import Invalid
-from fairlease.sim.quota import read_quotas
-from fairlease.sim.trace import Asker, Limits, TraceJob, pods_of, read_limits
-from fairlease.sim.trace_formats import read_trace
+from fairlease.replay.formats import read_trace
+from fairlease.replay.quota import read_quotas
+from fairlease.replay.trace import Asker, Limits, TraceJob, pods_of, read_limits
 
 GOOD_HELIOS = "1,ann,vcA,0,8,1,60,COMPLETED"
 GOOD_SWF = "1 100 5 3600 8 -1 -1 8 7200 -1 1 3 74 -1 1 -1 -1 -1"

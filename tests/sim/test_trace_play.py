@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from tests.sim.traces import helios, public, quotas
 
-from fairlease.engine.calibration import Sample, calibrate
-from fairlease.ledger.audit import audit
-from fairlease.ledger.memory import MemoryStore
+from fairlease.engine.forecast.calibration import Sample, calibrate
+from fairlease.ledger.audit.audit import audit
+from fairlease.ledger.store.memory import MemoryStore
 from fairlease.model.amount import DAY, HOUR, MINUTE, SECOND
-from fairlease.sim.trace import Asker, Limits, Trace, TraceJob, read_limits
-from fairlease.sim.trace_cluster import read_budgets, read_nodes
-from fairlease.sim.trace_formats import read_trace
-from fairlease.sim.trace_play import IDLE_TICKS_MAX, POLICY, Stage, TracePlay
-from fairlease.sim.trace_report import LARGE, compare, report, series, thrashing
+from fairlease.replay.cluster import read_budgets, read_nodes
+from fairlease.replay.formats import read_trace
+from fairlease.replay.play import IDLE_TICKS_MAX, POLICY, ReplayStage, TracePlay
+from fairlease.replay.report import LARGE, compare, report, series, thrashing
+from fairlease.replay.trace import Asker, Limits, Trace, TraceJob, read_limits
 
 START = 1_600_000_000_000
 Job = tuple[int, str, int, int]
@@ -50,7 +50,7 @@ def played(
     plan = read_nodes(nodes, trace, limits, 4)
     asker = Asker(max(pool.gpus for pool in plan.pools), limits)
     money = read_budgets(budgets, trace, asker, plan.gpus, cluster)
-    play = TracePlay(trace, Stage(plan, money, asker, POLICY, forecasts), store)
+    play = TracePlay(trace, ReplayStage(plan, money, asker, POLICY, forecasts), store)
     play.play(lambda _done: None)
     return play
 

@@ -10,7 +10,7 @@ from tools.controlplane.member import stop_by_pid
 from tools.controlplane.nodes import Rack, add_nodes
 from tools.controlplane.plane import Plane
 
-from fairlease.kube.policy import CONTROLLER
+from fairlease.kube.manifests.policy import CONTROLLER
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".cluster"

@@ -22,9 +22,9 @@ from fairlease.cli.session import Answer, Session
 if TYPE_CHECKING:
     import asyncio
 
-    from fairlease.kube.answers import Answers
-    from fairlease.kube.connection import Api, ApiError
-    from fairlease.kube.kubeconfig import Access
+    from fairlease.kube.api.connection import Api, ApiError
+    from fairlease.kube.api.kubeconfig import ClusterAccess
+    from fairlease.kube.commands.answers import ClusterAnswers
 
 T = TypeVar("T")
 
@@ -40,9 +40,9 @@ class Link:
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
         self._told = kubeconfig, context
         self._made: asyncio.Runner | None = None
-        self._access: Access | None = None
+        self._access: ClusterAccess | None = None
         self._api: Api | None = None
-        self._answers: Answers | None = None
+        self._answers: ClusterAnswers | None = None
         atexit.register(self.close)
 
     @property
@@ -53,10 +53,10 @@ class Link:
         return self._made
 
     @property
-    def access(self) -> Access:
+    def access(self) -> ClusterAccess:
         """Where the server is; raises a `Failure` where that is not to be found out."""
         if self._access is None:
-            from fairlease.kube.kubeconfig import BadConfig, find_access
+            from fairlease.kube.api.kubeconfig import BadConfig, find_access
 
             try:
                 self._access = find_access(*self._told)
@@ -68,8 +68,8 @@ class Link:
     def api(self) -> Api:
         """The connection. Who waits for an answer has less patience than a controller."""
         if self._api is None:
-            from fairlease.kube.answers import PATIENCE_S
-            from fairlease.kube.connection import Api
+            from fairlease.kube.api.connection import Api
+            from fairlease.kube.commands.answers import PATIENCE_S
 
             self._api = self.inside(lambda access: Api(access, pool=16, patience_s=PATIENCE_S))
         return self._api
@@ -83,25 +83,25 @@ class Link:
 
         return self._runner.run(made())
 
-    def answers(self, namespace: str | None, archive: str | None) -> Answers:
+    def answers(self, namespace: str | None, archive: str | None) -> ClusterAnswers:
         """The verbs, of one namespace or of all."""
         if self._answers is None:
-            from fairlease.kube.answers import Answers
-            from fairlease.kube.archive import Archive
+            from fairlease.kube.commands.answers import ClusterAnswers
+            from fairlease.kube.ledger.archive import Archive
 
             api, folder = self.api, None if archive is None else Archive(Path(archive))
-            self._answers = self.inside(lambda _: Answers(api, namespace, folder))
+            self._answers = self.inside(lambda _: ClusterAnswers(api, namespace, folder))
         return self._answers
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the loop; what the server refuses becomes a `Failure`."""
-        from fairlease.kube.archive import BadArchive
-        from fairlease.kube.connection import ApiError
-        from fairlease.kube.history import HistoryMissing
-        from fairlease.kube.http import Unreachable
-        from fairlease.kube.journal import BrokenLedger
-        from fairlease.kube.kubeconfig import BadConfig
-        from fairlease.kube.refused import Refused, Unanswered
+        from fairlease.kube.api.connection import ApiError
+        from fairlease.kube.api.http import Unreachable
+        from fairlease.kube.api.kubeconfig import BadConfig
+        from fairlease.kube.api.refused import Refused, Unanswered
+        from fairlease.kube.ledger.archive import BadArchive
+        from fairlease.kube.ledger.history import HistoryMissing
+        from fairlease.kube.ledger.journal import BrokenLedger
 
         try:
             return self._runner.run(work)
@@ -150,7 +150,7 @@ class ClusterSession(Session):
         """The namespace to ask for: the one that was given, or the context's; None where all are wanted."""
         if self.all_namespaces:
             return None
-        from fairlease.kube.refused import is_namespace
+        from fairlease.kube.api.refused import is_namespace
 
         chosen = self.namespace or self.link.access.namespace
         if not is_namespace(chosen):
@@ -214,7 +214,7 @@ def cluster_session(given: dict[str, Any]) -> ClusterSession:
 
 def _refused(error: ApiError) -> Failure:
     """The server's no as users see it."""
-    from fairlease.kube.refused import not_installed, policy_said
+    from fairlease.kube.api.refused import not_installed, policy_said
 
     notes = _notes(error)
     if said := policy_said(error):

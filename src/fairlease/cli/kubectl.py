@@ -16,7 +16,7 @@ from click.shell_completion import ShellComplete
 
 from fairlease.cli.cluster import ClusterSession, archive_option, cluster_options, cluster_session
 from fairlease.cli.main import Verbs, run_group
-from fairlease.cli.verb import HELP, Place, Recipe, Verb, VerbGroup
+from fairlease.cli.verb import HELP, Recipe, Verb, VerbBackend, VerbGroup
 
 PROGRAM = "kubectl runs"
 
@@ -57,7 +57,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Every verb with the first line of its help, so that the list of them needs none of them."""
 
-CLUSTER = Place(PROGRAM, cluster_options, cluster_session, "the context's")
+CLUSTER = VerbBackend(PROGRAM, cluster_options, cluster_session, "the context's")
 _MODULES = {"logs": "cluster_logs"}
 _EVERYWHERE = ("leases",)
 _WATCHED = ("list", "show")
@@ -99,7 +99,7 @@ class RunsVerbs(Verbs):
     def find(self, name: str) -> click.Command:
         """Make one verb."""
         module = _MODULES.get(name, name.replace("-", "_"))
-        verbs = importlib.import_module(f"fairlease.cli.{module}")
+        verbs = importlib.import_module(f"fairlease.cli.verbs.{module}")
         found: click.Command = verbs.listing if name == "nodes" else verbs.command  # of nodes kubectl says the rest
         return on_cluster(found)
 
@@ -145,7 +145,7 @@ def _watchable(recipe: Recipe) -> Callable[..., None]:
         if not watching:
             recipe.work(session, **given)
             return
-        from fairlease.cli.watch import follow
+        from fairlease.cli.verbs.watch import follow
 
         run = given.get("run")
         follow(session, [] if run is None else [session.key(run)], until_done=False)

@@ -70,7 +70,7 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 
 class Verbs(click.Group):
-    """Finds a verb's module by its name: `who-pays` is `command` in `fairlease.cli.who_pays`."""
+    """Finds a verb's module by its name: `who-pays` is `command` in `fairlease.cli.verbs.who_pays`."""
 
     program, sections = "fairlease", SECTIONS
     example = "fairlease up\n  fairlease run --gpus 2 -- python train.py\n  fairlease explain my-run"
@@ -82,7 +82,7 @@ class Verbs(click.Group):
 
     def find(self, name: str) -> click.Command:
         """Import one verb."""
-        found: click.Command = importlib.import_module(f"fairlease.cli.{name.replace('-', '_')}").command
+        found: click.Command = importlib.import_module(f"fairlease.cli.verbs.{name.replace('-', '_')}").command
         return found
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
-from fairlease.cli.output import emit
+from fairlease.cli.render.output import emit
 
 if TYPE_CHECKING:
-    from fairlease.local.protocol import Error
+    from fairlease.local.socket.protocol import Error
 
 Answer = dict[str, Any]
 SOCKET = "fairlease.sock"
@@ -84,7 +84,7 @@ class Session:
         """Ask the daemon; what was left out (None) is not sent. Every refusal becomes a `Failure`."""
         import msgspec
 
-        from fairlease.local.protocol import CallFailed, Client
+        from fairlease.local.socket.protocol import CallFailed, Client
 
         path = self.socket_path()
         try:

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import click
 
 from fairlease.cli.names import complete_living_runs, complete_owners, complete_runs
-from fairlease.cli.output import FORMATS
+from fairlease.cli.render.output import FORMATS
 from fairlease.cli.session import Session, bare
 
 __all__ = [
     "HELP",
     "NO_MORE",
     "READ",
-    "Place",
     "Recipe",
     "Verb",
+    "VerbBackend",
     "VerbGroup",
     "bare",
     "limit_option",
@@ -63,7 +63,7 @@ class Recipe(NamedTuple):
     settings: dict[str, Any] = {}
 
 
-class Place(NamedTuple):
+class VerbBackend(NamedTuple):
     """Where verbs ask: how the program is called there, its options, and what makes a session of them."""
 
     program: str
@@ -90,7 +90,7 @@ class Place(NamedTuple):
 class Verb(Exemplary):
     """One thing to do."""
 
-    def __init__(self, *args: Any, recipe: Recipe, place: Place, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, *args: Any, recipe: Recipe, place: VerbBackend, **kwargs: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*args, **kwargs)
         self.recipe, self.place = recipe, place
 
@@ -160,7 +160,7 @@ def _session(given: dict[str, Any]) -> Session:
     )
 
 
-MACHINE = Place("fairlease", place_options, _session, "`default`")
+MACHINE = VerbBackend("fairlease", place_options, _session, "`default`")
 """This machine's daemon."""
 
 

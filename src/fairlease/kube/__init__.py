@@ -1,1 +1,1 @@
-"""The theatre of Kubernetes."""
+"""The backend of Kubernetes."""

@@ -1,1 +1,1 @@
-"""The theatre of one machine: a daemon, its socket, and real processes."""
+"""The backend of one machine: a daemon, its socket, and real processes."""

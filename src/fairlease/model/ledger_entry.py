@@ -20,7 +20,7 @@ class EntryRole(enum.Enum):
 
 
 class LedgerEntrySpec(Record, frozen=True, kw_only=True):
-    """Immutable. `at` is in milliseconds since 1970; `hash` is the hash of entry `seq` (ledger/chain.py).
+    """Immutable. `at` is in milliseconds since 1970; `hash` is the hash of entry `seq` (ledger/store/chain.py).
 
     An Entry's `body` is the JSON text of its events, the very bytes that were hashed. A Snapshot's is the folded state behind
     entry `seq`, compressed by zlib, in base64; `digest` is the SHA-256 of the state's bytes. `parts` counts the objects that

@@ -20,7 +20,7 @@ class LabelKeys(Record, frozen=True, kw_only=True):
 class Node(Record, frozen=True, kw_only=True):
     """What is known of one machine. `gpus` is its capacity, `healthy_gpus` what of it can be used, where that is less.
 
-    `cordoned` is an administrator's wish; `held` keeps new work off for as long as its theatre decides what is past.
+    `cordoned` is an administrator's wish; `held` keeps new work off for as long as its backend decides what is past.
     """
 
     name: str

@@ -119,33 +119,33 @@ class _NodeMetadata(Foreign, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-class _Taint(Foreign, frozen=True, kw_only=True):
+class _TaintForm(Foreign, frozen=True, kw_only=True):
     key: str = ""
 
 
-class _Condition(Foreign, frozen=True, kw_only=True):
+class _ConditionForm(Foreign, frozen=True, kw_only=True):
     type: str = ""
     status: str = ""
 
 
-class _NodeSpec(Foreign, frozen=True, kw_only=True):
+class _NodeSpecForm(Foreign, frozen=True, kw_only=True):
     unschedulable: bool = False
-    taints: tuple[_Taint, ...] = ()
+    taints: tuple[_TaintForm, ...] = ()
 
 
-class _NodeStatus(Foreign, frozen=True, kw_only=True):
+class _NodeStatusForm(Foreign, frozen=True, kw_only=True):
     capacity: dict[str, Any] = {}
     allocatable: dict[str, Any] = {}
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[_ConditionForm, ...] = ()
 
 
 class _NodeForm(Foreign, frozen=True, kw_only=True):
     metadata: _NodeMetadata
-    spec: _NodeSpec = _NodeSpec()
-    status: _NodeStatus = _NodeStatus()
+    spec: _NodeSpecForm = _NodeSpecForm()
+    status: _NodeStatusForm = _NodeStatusForm()
 
 
-def _gpus_are_counted(status: _NodeStatus) -> Iterator[Wrong]:
+def _gpus_are_counted(status: _NodeStatusForm) -> Iterator[Wrong]:
     for name in ("capacity", "allocatable"):
         given = known(status, name, {}).get(GPU_RESOURCE)
         if given is not None and rules.gpu_quantity(given) is None:
@@ -173,7 +173,11 @@ _READER = Reader(
         _RunMetadata: {"name": rules.a_run_name, "namespace": rules.a_namespace},
         _NodeMetadata: {"name": rules.a_node_name},
     },
-    {**rules.RULES, _NodeStatus: (_gpus_are_counted,), _RunForm: (_what_it_follows_is_named_once, _it_follows_others)},
+    {
+        **rules.RULES,
+        _NodeStatusForm: (_gpus_are_counted,),
+        _RunForm: (_what_it_follows_is_named_once, _it_follows_others),
+    },
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from fairlease.model.record import Instant, Key, Reason, Record, key, split
+from fairlease.model.record import Instant, Key, Reason, Record, key, short, split
 
 if TYPE_CHECKING:
     from fairlease.model.run import RunSpec
@@ -200,3 +200,12 @@ class OutcomeSpec(Record, frozen=True, kw_only=True):
     """What was cut."""
     previous: str
     """The digest of the outcome before this one."""
+
+    @property
+    def claimant(self) -> str:
+        """For whom others were preempted: a run, or an administrator."""
+        if self.claim is not None:
+            return short(self.claim.key)
+        assert self.by_hand is not None, "nobody is preempted for nobody"
+        why = f", {self.by_hand.reason}" if self.by_hand.reason else ""
+        return f"an administrator ({self.by_hand.by}{why})"

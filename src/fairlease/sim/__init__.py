@@ -1,1 +1,1 @@
-"""The theatre of virtual time: scenarios, random worlds and their auditor, and traces."""
+"""The backend of virtual time: scenarios, random worlds and their auditor, and traces."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlease.engine import view
-from fairlease.engine.story import Storyteller
-from fairlease.ledger.audit import audit
-from fairlease.ledger.derive import runs_of
-from fairlease.ledger.store import LeaseQuery
+from fairlease.ledger.audit.audit import audit
+from fairlease.ledger.store.derived_rows import runs_of
+from fairlease.ledger.store.protocol import LeaseQuery
 from fairlease.model.amount import format_instant
 from fairlease.model.record import Key, key, short
+from fairlease.report import views
+from fairlease.report.story import Storyteller
 from fairlease.sim.match import differences, select, unlike
 from fairlease.sim.scenario import Subject
 from fairlease.sim.world import World
@@ -107,19 +107,19 @@ class Film:
         world = self.world
         live = world.scheduler.state.runs.get(run)
         if live is not None:
-            return view.run_status(live, world.now, world.scheduler.state.capacity)
+            return views.run_status(live, world.now, world.scheduler.state.capacity)
         ending = world.endings.get(run)
         if ending is None:
             return None
         submitted_at, event = world.submissions[run]
-        return view.ended_status(event.spec, submitted_at, ending)
+        return views.ended_status(event.spec, submitted_at, ending)
 
     def budget_view(self, budget: Key) -> View | None:
         """A Budget's status now."""
         scheduler = self.world.scheduler
         if budget not in scheduler.state.budgets:
             return None
-        return view.budget_status(scheduler.state, scheduler.engine.family, budget, self.world.now)
+        return views.budget_status(scheduler.state, scheduler.engine.family, budget, self.world.now)
 
     def reservation_view(self, run: Key) -> View | None:
         """A run's reservation, in force or the last: its spec and its status side by side."""
@@ -127,10 +127,10 @@ class Film:
         return None if found is None else {"name": found["name"], **found["spec"], **found["status"]}
 
     def _leases(self) -> list[View]:
-        return [view.lease_object(row) for row in self.world.store.leases(LeaseQuery())]
+        return [views.lease_object(row) for row in self.world.store.leases(LeaseQuery())]
 
     def _outcomes(self) -> list[View]:
-        return [view.outcome_object(each.name, each.outcome) for each in self.world.outcomes]
+        return [views.outcome_object(each.name, each.outcome) for each in self.world.outcomes]
 
     def _events(self) -> list[View]:
         """What the ledger tells, and the wishes that came to nothing, at their time."""

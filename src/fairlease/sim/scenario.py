@@ -90,7 +90,7 @@ class PodFailure(Record, frozen=True, kw_only=True):
     rank: int
 
 
-class Resolution(Record, frozen=True, kw_only=True):
+class ResolveStep(Record, frozen=True, kw_only=True):
     """An administrator frees GPUs of a scope by hand."""
 
     scope: Scope
@@ -119,7 +119,7 @@ Action: TypeAlias = (
     | Cancellation
     | Completion
     | PodFailure
-    | Resolution
+    | ResolveStep
     | Application
     | Restart
 )

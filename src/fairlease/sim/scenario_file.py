@@ -32,7 +32,7 @@ from fairlease.sim.scenario import (
     NodeChange,
     NodeEvent,
     PodFailure,
-    Resolution,
+    ResolveStep,
     Restart,
     Scenario,
     Shrink,
@@ -44,15 +44,15 @@ from fairlease.sim.scenario_form import (
     NAMED,
     READER,
     Expected,
-    Head,
-    Named,
+    NamedForm,
     NodeGroup,
+    ScenarioHead,
     Submitted,
     Timed,
     Title,
 )
 
-N = TypeVar("N", bound=Named)
+N = TypeVar("N", bound=NamedForm)
 
 
 def load_scenario(path: str | Path) -> Scenario:
@@ -104,7 +104,7 @@ class _Reading:
         if not isinstance(spec, dict):
             found.add(place, "expected a mapping with nodes, budgets, steps and expect")
             return None
-        head = READER.glean(Head, spec, place, found, ("budgets", "steps", "expect"))
+        head = READER.glean(ScenarioHead, spec, place, found, ("budgets", "steps", "expect"))
         nodes = tuple(self._expanded(head, (place, "nodes")))
         budgets = tuple(self._budgets(spec.get("budgets"), (place, "budgets")))
         steps = tuple(self._steps(spec.get("steps"), (place, "steps")))
@@ -138,7 +138,7 @@ class _Reading:
             if name not in known:
                 self._findings.add((trail, str(name)), unknown(name, known))
 
-    def _expanded(self, head: Head, trail: Trail) -> Iterator[Node]:
+    def _expanded(self, head: ScenarioHead, trail: Trail) -> Iterator[Node]:
         """The nodes that the shorthand stands for."""
         keys = known(head, "config.labels", LabelKeys())
         groups = known(head, "nodes")
@@ -171,7 +171,7 @@ class _Reading:
 
     def _budget(self, raw: object, trail: Trail) -> tuple[Key | None, BudgetSpec | None]:
         spec = READER.read(BudgetSpec, raw, trail, self._findings, ("name", "namespace"))
-        named = self._named(Named, raw, trail)
+        named = self._named(NamedForm, raw, trail)
         return (None if named is None else _key(named)), spec
 
     def _named(self, kind: type[N], raw: object, trail: Trail) -> N | None:
@@ -261,7 +261,7 @@ class _Reading:
 
     def _resolve(self, raw: object, trail: Trail) -> Iterator[Action]:
         for each, place in _one_or_many(raw, trail):
-            action = READER.read(Resolution, each, place, self._findings)
+            action = READER.read(ResolveStep, each, place, self._findings)
             if action is not None:
                 yield action
 
@@ -365,7 +365,7 @@ class _Reading:
                 self._findings.refuse(place, each, f"expected the name of {what}, or a list of names")
 
 
-def _key(named: Named) -> Key | None:
+def _key(named: NamedForm) -> Key | None:
     try:
         return named.key()
     except Unreadable:

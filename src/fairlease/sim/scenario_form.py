@@ -11,7 +11,7 @@ from fairlease.model.node import LabelKeys
 from fairlease.model.partial import known
 from fairlease.model.reading import Foreign, Reader, Wrong
 from fairlease.model.record import DEFAULT_NAMESPACE, Duration, Instant, Key, Record, key
-from fairlease.sim.scenario import START, Completion, PodFailure, Resolution, Shrink, Subject, Work
+from fairlease.sim.scenario import START, Completion, PodFailure, ResolveStep, Shrink, Subject, Work
 
 NODES_MAX = 100_000
 GPUS_MAX = 65_536
@@ -55,7 +55,7 @@ class NodeGroup(Record, frozen=True, kw_only=True):
         return [f"{self.prefix}{number}" for number in range(1 if self.count is None else self.count)]
 
 
-class Head(Record, frozen=True, kw_only=True):
+class ScenarioHead(Record, frozen=True, kw_only=True):
     """What of a scenario's spec is read in one go."""
 
     start: Instant = START
@@ -64,7 +64,7 @@ class Head(Record, frozen=True, kw_only=True):
     until: Duration | None = None
 
 
-class Named(Foreign, frozen=True, kw_only=True):
+class NamedForm(Foreign, frozen=True, kw_only=True):
     """What stands beside the fields of a spec."""
 
     name: str
@@ -75,7 +75,7 @@ class Named(Foreign, frozen=True, kw_only=True):
         return key(self.name, self.namespace or DEFAULT_NAMESPACE)
 
 
-class Submitted(Named, frozen=True, kw_only=True):
+class Submitted(NamedForm, frozen=True, kw_only=True):
     """What stands beside the fields of a run's spec."""
 
     work: Work | None = None
@@ -124,12 +124,12 @@ def _work_ends_one_way(work: Work) -> Iterator[Wrong]:
         yield Wrong((), None, "expected either duration or gpuHours")
 
 
-def _one_namespace(named: Named) -> Iterator[Wrong]:
+def _one_namespace(named: NamedForm) -> Iterator[Wrong]:
     if "/" in named.name and named.namespace not in (None, named.name.partition("/")[0]):
         yield Wrong(("namespace",), named.namespace, f"expected the namespace of the name, {named.name}")
 
 
-def _pods_are_whole(asked: Resolution) -> Iterator[Wrong]:
+def _pods_are_whole(asked: ResolveStep) -> Iterator[Wrong]:
     for field, gpus in (("gpus", asked.gpus), ("groupGPUs", asked.group_gpus)):
         if gpus is not None and gpus % asked.gpus_per_pod:
             yield Wrong((field,), gpus, f"expected a multiple of gpusPerPod, {asked.gpus_per_pod}")
@@ -143,19 +143,19 @@ READER = Reader(
     {
         **rules.CHECKS,
         NodeGroup: {"gpus": _a_handful},
-        Named: {"name": rules.a_reference, "namespace": rules.a_namespace},
+        NamedForm: {"name": rules.a_reference, "namespace": rules.a_namespace},
         Submitted: {"name": rules.a_run_reference, "namespace": rules.a_namespace},
         Shrink: {"run": rules.a_run_reference, "to": rules.more_than_nothing},
         Completion: {"run": rules.a_run_reference},
         PodFailure: {"run": rules.a_run_reference},
-        Resolution: {"gpus": rules.more_than_nothing, "gpus_per_pod": rules.more_than_nothing},
+        ResolveStep: {"gpus": rules.more_than_nothing, "gpus_per_pod": rules.more_than_nothing},
     },
     {
         **rules.RULES,
         NodeGroup: (_nodes_have_names,),
         Work: (_work_ends_one_way,),
-        Named: (_one_namespace,),
+        NamedForm: (_one_namespace,),
         Submitted: (_one_namespace,),
-        Resolution: (_pods_are_whole,),
+        ResolveStep: (_pods_are_whole,),
     },
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fairlease.sim.scenario import Work
 
 
-class Job:
+class SimulatedJob:
     """The work of one run, through all its attempts."""
 
     def __init__(self, work: Work, checkpoint: int | None) -> None:
@@ -69,14 +69,14 @@ class Jobs:
     """All work in the world, and what ends next."""
 
     def __init__(self) -> None:
-        self.jobs: dict[Key, Job] = {}
+        self.jobs: dict[Key, SimulatedJob] = {}
         self._ends: list[tuple[int, int, Key]] = []
         self._current: dict[Key, int] = {}
         self._count = 0
 
     def add(self, run: Key, work: Work, checkpoint: int | None) -> None:
         """A run brings its work."""
-        self.jobs[run] = Job(work, checkpoint)
+        self.jobs[run] = SimulatedJob(work, checkpoint)
 
     def width(self, run: Key, attempt: int, now: int, width: int) -> None:
         """A run now has `width` active GPUs."""
@@ -103,7 +103,7 @@ class Jobs:
             heappop(self._ends)
         return self._ends[0][0] if self._ends else None
 
-    def due(self, now: int) -> list[tuple[Key, Job]]:
+    def due(self, now: int) -> list[tuple[Key, SimulatedJob]]:
         """Work that ends now, in the order in which it was begun."""
         found = []
         while (when := self.next()) is not None and when <= now:
@@ -112,7 +112,7 @@ class Jobs:
             found.append((serial, run))
         return [(run, self.jobs[run]) for _, run in sorted(found)]
 
-    def _plan(self, run: Key, job: Job) -> None:
+    def _plan(self, run: Key, job: SimulatedJob) -> None:
         ends = job.ends_at()
         self._current.pop(run, None)
         if ends is not None:

@@ -1,4 +1,4 @@
-"""World: the theatre of virtual time. It plays a scenario on the real engine, with the real ledger.
+"""World: the backend of virtual time. It plays a scenario on the real engine, with the real ledger.
 
 At one instant: ends of work, then timers, each at its exact time, then steps in file order, each settled; then what is expected
 of that instant is checked. The world knows what the engine must not: how long work really takes.
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fairlease.engine import command as cmd
-from fairlease.engine import forecast
-from fairlease.engine.reservations import Reservations
-from fairlease.engine.story import Line
-from fairlease.ledger import event as ev
-from fairlease.ledger import snapshot
-from fairlease.ledger.memory import MemoryStore
-from fairlease.ledger.store import Ending
+from fairlease.engine.forecast import forecast
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.store import snapshot
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Ending
 from fairlease.model.amount import MINUTE
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
 from fairlease.model.reservation import ByHand
+from fairlease.report.reservation_history import ReservationHistory
+from fairlease.report.story import StoryLine
 from fairlease.scheduler import Scheduler, Tick
 from fairlease.sim import scenario as sc
 from fairlease.sim.work import Jobs
@@ -56,12 +56,12 @@ class World:
         self.submissions: dict[Key, tuple[int, ev.RunSubmitted]] = {}
         self.endings: dict[Key, Ending] = {}
         self.outcomes: list[ev.OutcomeRecorded] = []
-        self.reservations = Reservations()
+        self.reservations = ReservationHistory()
         self.faults: list[str] = []
         self._forecast_seq = 0
         self._forecast_at = scenario.start
         self._ticks = 0
-        self.refusals: list[Line] = []
+        self.refusals: list[StoryLine] = []
 
     def set_up(self) -> None:
         """The world as it is before anything happens."""
@@ -128,7 +128,7 @@ class World:
             return [cmd.Cancel(action.run)]
         if isinstance(action, sc.Shrink):
             return [cmd.Resize(action.run, action.to)]
-        if isinstance(action, sc.Resolution):
+        if isinstance(action, sc.ResolveStep):
             return [_by_hand(action)]
         return self._report(action)
 
@@ -177,7 +177,7 @@ class World:
         for command, answer in zip(commands, tick.decision.answers, strict=True):
             if isinstance(command, cmd.Resize) and answer is not None:
                 about, reason = f"Run/{command.run}", answer.reason.value
-                self.refusals.append(Line(self.now, about, warning=True, reason=reason, message=answer.message))
+                self.refusals.append(StoryLine(self.now, about, warning=True, reason=reason, message=answer.message))
         self._follow(tick)
 
     def _follow(self, tick: Tick) -> None:
@@ -230,7 +230,7 @@ _CHANGES: dict[sc.NodeEvent, dict[str, bool]] = {
 }
 
 
-def _by_hand(action: sc.Resolution) -> cmd.Resolve:
+def _by_hand(action: sc.ResolveStep) -> cmd.Resolve:
     asked = ByHand(
         by=action.by,
         reason=action.reason,

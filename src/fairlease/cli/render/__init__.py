@@ -1,0 +1,1 @@
+"""How answers look: tables, sentences and bars, for people and for programs."""

@@ -1,0 +1,1 @@
+"""One file per verb, each imported only when it is called."""

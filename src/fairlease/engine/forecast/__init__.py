@@ -1,0 +1,1 @@
+"""When a waiting run will start: a rehearsal of the engine, intervals around it, and their calibration (SEMANTICS §6)."""

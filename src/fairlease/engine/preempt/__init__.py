@@ -1,0 +1,1 @@
+"""Whose work is preempted for a funded claim: victims, selection, lottery, resolution (SEMANTICS §7)."""

@@ -1,0 +1,1 @@
+"""One decision: its numbered steps, from commands to events."""

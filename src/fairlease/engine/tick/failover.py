@@ -1,0 +1,162 @@
+"""Swap: what becomes of runs that lost pods with their nodes (SEMANTICS §8).
+
+All nodes that fail at one moment are looked at together, so that nobody is moved onto a node that is failing too. For each lost
+rank a spare of its group takes over: the spare closes, whoever borrowed its slots goes, and an Active lease opens there with the
+same rank and the same payer. Groups without enough spares are lost whole, where a malleable run can live without them. What is
+to become of a run is settled before any of its spares is touched: a swap is made only for a run that lives on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairlease.engine.place.bind import digest_of
+from fairlease.engine.preempt.shrink import group_widths, release
+from fairlease.engine.tick import lifecycle
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.slots import works
+from fairlease.model.lease import Role
+from fairlease.model.node import matches
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.engine.tick.decide import Engine
+    from fairlease.ledger.state.runs import RunState
+    from fairlease.ledger.state.state import State
+    from fairlease.model.lease import Lease, Payer
+    from fairlease.model.record import Key
+
+NODES_NAMED = 4
+"""Failed nodes that a message names; the leases name them all."""
+
+
+class Fate(NamedTuple):
+    """What becomes of a run: who takes over for whom, and which groups are lost; None where too little would be left."""
+
+    swaps: list[tuple[Lease, Lease]]
+    gone: frozenset[int]
+
+
+def recover(engine: Engine) -> None:
+    """Close what the failed nodes held, and let every run that lost a pod swap, shrink, ask again or end."""
+    if not engine.fallen:
+        return
+    fallen, engine.fallen = engine.fallen, {}
+    lost: dict[Key, list[Lease]] = {}
+    for name in fallen:
+        for _, lease in sorted(engine.state.capacity.nodes[name].leases.items()):
+            lost.setdefault(lease.run, []).append(lease)
+    hurt = [engine.state.runs[key] for key in lost]
+    fates = [(run, run.attempt, fate_of(engine.state, run, lost[run.key])) for run in hurt]
+    for key, leases in lost.items():
+        names = tuple(lease.name for lease in leases)
+        engine.emit(ev.LeasesClosed(run=key, names=names, reason=Reason.NodeFailure))
+    for run, attempt, fate in fates:
+        if run.key in engine.state.runs and run.attempt == attempt:  # else it gave way to another's swap
+            _carry_out(engine, run, fate, lost[run.key])
+    for name, removed in fallen.items():
+        if removed:
+            engine.emit(ev.NodeRemoved(node=name))
+
+
+def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
+    """Whether and how a run lives on without the leases it lost; they are still on its books when this is asked."""
+    spares: dict[int, list[Lease]] = {}
+    missing: dict[int, list[Lease]] = {}
+    for lease in lost:
+        if lease.rank >= 0:
+            missing.setdefault(lease.group, []).append(lease)
+    if not missing:
+        return Fate([], frozenset())
+    for lease in run.leases.values():
+        if lease.role is Role.SPARE and lease.group in missing and can_take_over(state, lease):
+            spares.setdefault(lease.group, []).append(lease)
+    gone = frozenset(group for group, leases in missing.items() if len(spares.get(group, ())) < len(leases))
+    if gone:
+        left = {group: gpus for group, gpus in group_widths(run).items() if group not in gone}
+        more = release(run, left, sum(left.values()))
+        if more is None:
+            return None
+        gone |= more
+    swaps = [pair for group in sorted(missing.keys() - gone) for pair in match(state, missing[group], spares[group])]
+    return Fate(swaps, gone)
+
+
+def can_take_over(state: State, spare: Lease) -> bool:
+    """A spare is of use where its node works."""
+    return works(state.capacity.nodes[spare.node].barred)
+
+
+def match(state: State, lost: list[Lease], spares: list[Lease]) -> list[tuple[Lease, Lease]]:
+    """A spare for each lost rank: where the same payer may pay, on nodes that are not cordoned, and where nobody must go."""
+    left, pairs = list(spares), []
+    for lease in sorted(lost, key=lambda each: each.rank):
+        chosen = min(left, key=lambda spare: (not may_pay(state, lease.payer, spare.node), *_cost(state, spare)))
+        left.remove(chosen)
+        pairs.append((lease, chosen))
+    return pairs
+
+
+def _cost(state: State, spare: Lease) -> tuple[bool, bool, int]:
+    node = state.capacity.nodes[spare.node]
+    return node.barred is not None, bool(tenants(state, spare)), spare.serial
+
+
+def tenants(state: State, spare: Lease) -> list[Lease]:
+    """The Borrowed leases on a spare's slots."""
+    node, slots = state.capacity.nodes[spare.node], set(spare.slots)
+    if not node.tenant:
+        return []
+    return [
+        lease
+        for _, lease in sorted(node.leases.items())
+        if lease.role is Role.BORROWED and not slots.isdisjoint(lease.slots)
+    ]
+
+
+def may_pay(state: State, payer: Payer, node: str) -> bool:
+    """Whether a payer's money may be spent on a node; one whose envelope is gone pays on as before."""
+    terms = state.account(payer.budget, payer.envelope).envelope
+    return terms is None or matches(state.capacity.nodes[node].node.labels, terms.selector)
+
+
+def _carry_out(engine: Engine, run: RunState, fate: Fate | None, lost: list[Lease]) -> None:
+    if fate is None:
+        if run.leases:
+            engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
+        lifecycle.preempt(engine, run, Reason.NodeFailure, _told(lost))
+        return
+    going = tuple(lease.name for lease in run.held if lease.group in fate.gone)
+    if going:
+        engine.emit(ev.LeasesClosed(run=run.key, names=going, reason=Reason.Shrink))
+    if fate.swaps:
+        _swap(engine, run, fate.swaps)
+
+
+def _swap(engine: Engine, run: RunState, swaps: list[tuple[Lease, Lease]]) -> None:
+    """Spares close, their tenants go, and the lost ranks open there."""
+    guests = {tenant.run: tenant for _, spare in swaps for tenant in tenants(engine.state, spare)}
+    engine.emit(ev.LeasesClosed(run=run.key, names=tuple(spare.name for _, spare in swaps), reason=Reason.Swap))
+    for guest in guests:
+        lifecycle.give_way_to_spare(engine, engine.state.runs[guest], run)
+    payers: dict[Payer, int] = {}
+    cells = []
+    for number, (lease, spare) in enumerate(swaps, run.number):
+        payer = lease.payer if may_pay(engine.state, lease.payer, spare.node) else spare.payer
+        place = payers.setdefault(payer, len(payers))
+        cells.append(ev.Cell(number, lease.group, lease.rank, spare.node, spare.slots, place))
+    named = tuple(payers)
+    plan = digest_of(run, run.width + sum(lease.gpus for lease, _ in swaps), named, cells)
+    engine.emit(
+        ev.LeasesOpened(
+            run=run.key, attempt=run.attempt, reason=Reason.Swap, payers=named, cells=tuple(cells), plan=plan
+        )
+    )
+
+
+def _told(lost: list[Lease]) -> str:
+    nodes = list(dict.fromkeys(lease.node for lease in lost if lease.rank >= 0))
+    if len(nodes) == 1:
+        return f"node {nodes[0]} failed"
+    more = f" and {len(nodes) - NODES_NAMED} more" if len(nodes) > NODES_NAMED else ""
+    return f"nodes {', '.join(nodes[:NODES_NAMED])}{more} failed"

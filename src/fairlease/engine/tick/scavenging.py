@@ -1,0 +1,82 @@
+"""Opportune: opportunistic work on idle GPUs and, where those do not suffice, on the spares of others (SEMANTICS §3, §8).
+
+It pays hours and takes no concurrency, as it has no claim to its GPUs. A pod on a spare is a Borrowed lease on slots that the
+Spare holds too: the slots of one spare, never some of them and some beside. It goes at once when the spare is needed, and stays as
+ordinary opportunistic work when the spare ends otherwise. Idle GPUs come first: nobody's readiness is touched while there are any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairlease.engine.place.bind import digest_of, unused_ranks
+from fairlease.engine.place.plan import Plan, Planner
+from fairlease.ledger.state.events import Cell, LeasesOpened
+from fairlease.ledger.state.slots import bits_of, lowest
+from fairlease.model.lease import Role
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from fairlease.engine.tick.decide import Engine
+    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.runs import RunState
+
+Berths = list[tuple[tuple[int, ...], Role]]
+"""Places for one pod each on a node: idle slots first, then spares'."""
+
+
+def start_on_spares(engine: Engine, run: RunState, width: int) -> LeasesOpened | None:
+    """A start wider than `width`, on idle GPUs and spares together, if there is one."""
+    state, flavor, size = engine.state, run.spec.resources.gpu_type, run.spec.pod_gpus
+    hosts = [
+        node for node in state.hosts.values() if node.barred is None and state.capacity.flavor(node.node) == flavor
+    ]
+    berths = {node.node.name: berths_on(node, size) for node in hosts}
+    if not any(role is Role.BORROWED for found in berths.values() for _, role in found):
+        return None
+    mark = state.mark()
+    for name, found in berths.items():
+        state.pretend_free(name, bits_of(tuple(slot for slots, _ in found for slot in slots)))
+    plan = Planner(state, engine.family, run, engine.now).widest()
+    state.rollback(mark)
+    return None if plan is None or plan.width <= width else _bind(run, plan, berths)
+
+
+def berths_on(node: NodeState, size: int) -> Berths:
+    """Where pods of `size` GPUs could lie on a node, each on idle slots or on those of one spare."""
+    found: Berths = []
+    pools = [(node.free, Role.ACTIVE)]
+    pools += [
+        (bits_of(lease.slots) & ~node.tenant, Role.BORROWED)
+        for _, lease in sorted(node.leases.items())
+        if lease.role is Role.SPARE
+    ]
+    for bits, role in pools:
+        left = bits
+        while left.bit_count() >= size:
+            slots = lowest(left, size)
+            left &= ~bits_of(slots)
+            found.append((slots, role))
+    return found
+
+
+def _bind(run: RunState, plan: Plan, berths: dict[str, Berths]) -> LeasesOpened:
+    """Make the plan an event: on each node the idle places first."""
+    size, ranks = run.spec.pod_gpus, unused_ranks(run)
+    left = {name: list(found) for name, found in berths.items()}
+    payers: dict[int, int] = {}
+    cells: list[Cell] = []
+    for number, (spot, offer) in enumerate(zip(plan.spots, plan.payers, strict=True), run.number):
+        name = spot.node.node.name
+        places = left.get(name)
+        if places is None:
+            left[name] = places = berths_on(spot.node, size)
+        slots, role = places.pop(0)
+        payer = payers.setdefault(id(offer.account), len(payers))
+        cells.append(Cell(number, spot.group, next(ranks), name, slots, payer, role))
+    table = {id(offer.account): offer.payer for offer in plan.payers}
+    named = tuple(table[account] for account in payers)
+    digest = digest_of(run, plan.width, named, cells)
+    return LeasesOpened(
+        run=run.key, attempt=run.attempt, reason=Reason.Start, payers=named, cells=tuple(cells), plan=digest
+    )

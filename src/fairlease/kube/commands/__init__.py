@@ -1,0 +1,1 @@
+"""What `kubectl runs` asks and edits, with the rights of the caller."""

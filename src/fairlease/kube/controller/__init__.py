@@ -1,0 +1,1 @@
+"""The controller: leader loop, cache, and what observations become."""

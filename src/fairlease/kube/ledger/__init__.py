@@ -1,0 +1,1 @@
+"""The ledger as objects: journal, codec, snapshots, archive."""

@@ -1,0 +1,1 @@
+"""CRDs, policies and roles, generated from the records."""

@@ -1,0 +1,1 @@
+"""What the ledger says, written to objects: pods, leases, statuses, events."""

@@ -1,0 +1,1 @@
+"""The independent fold that proves what the ledger claims."""

@@ -1,0 +1,1 @@
+"""What is true now: events, the state they fold to, and its indexes."""

@@ -1,0 +1,341 @@
+"""What is true now: the fold of the ledger.
+
+State changes only through `apply(at, event)`; replaying the log gives the live state. Indexes (free slots, money, open leases by
+run, by node and by envelope, the queue, timers) are kept by `apply`, never recomputed by scanning. It holds what is open, plus
+for what is over only how it ended: closed leases and old bills lie in the store. `mark`, `rollback` and `keep` make every change
+a trial that can be undone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.dirty import Dirty
+from fairlease.ledger.state.lease_names import leases_of
+from fairlease.ledger.state.nodes import NodeState
+from fairlease.ledger.state.runs import Hold, RunState, Unit
+from fairlease.ledger.state.timers import Due
+from fairlease.ledger.state.world import StateIndexes
+from fairlease.model.reservation import ReservationState
+from fairlease.model.run import Phase
+from fairlease.reason import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairlease.model.budget import Envelope
+
+
+_OWN_ENDS = (Reason.Completed, Reason.Fail, Reason.TimeLimit)
+
+
+class State(StateIndexes):
+    """The world, and what each event does to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._apply: dict[type, Callable[[Any], None]] = {
+            ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
+            ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
+            ev.RunSubmitted: self._run_submitted, ev.RunDeferred: self._run_deferred, ev.LeasesOpened: self._leases_opened,
+            ev.LeasesClosed: self._leases_closed, ev.RunRequeued: self._run_requeued, ev.RunEnded: self._run_ended,
+            ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
+            ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
+            ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
+            ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
+            ev.BackoffEnded: self._backoff_ended,
+        }  # fmt: skip
+
+    def apply(self, at: int, event: ev.AnyEvent) -> None:
+        """Make one fact part of the state."""
+        assert at >= self.at, "time does not run backwards in a ledger"
+        if at != self.at:
+            self.undo.later(self._set_time, self.at)
+            self.at = at
+        self._apply[type(event)](event)
+
+    def settled(self) -> None:
+        """Every entry of a ledger ends settled: nothing waits to be decided anew."""
+        self.dirty = Dirty()
+
+    # --- configuration and nodes ---------------------------------------------------------------------------------------
+
+    def _configured(self, event: ev.Configured) -> None:
+        before = self.config
+        self._set("config", event.config)
+        self.dirty.budgets |= before.commit_quantum != event.config.commit_quantum
+        # Who waits has a date from now on, or none.
+        self.dirty.budgets |= before.reservations != event.config.reservations
+        if before.node_debounce != event.config.node_debounce:
+            for state in self.capacity.nodes.values():
+                self._debounce(state)
+        if before.grow_cooldown != event.config.grow_cooldown:
+            for run in self.runs.values():
+                self.undo.touch(run)
+                run.stalled = None  # whether its cooldown is over is another question now
+                self._regrow(run)
+        if event.config.labels != self.capacity.labels:
+            nodes = list(self.capacity.nodes.values())
+            for state in nodes:
+                self._part(state)
+            self.undo.later(setattr, self.capacity, "labels", self.capacity.labels)
+            self.capacity.labels = event.config.labels
+            for state in nodes:
+                self._join(state)
+                self._bar(state)
+
+    def _node_set(self, event: ev.NodeSet) -> None:
+        node = event.node
+        state = self.capacity.nodes.get(node.name)
+        if state is None:
+            state = NodeState(node)
+            self._join(state)
+        else:
+            self.undo.touch(state)
+            state.failed = state.failed and not (node.ready and not node.fenced)
+            self._replace(state, node)
+        if node.ready != (state.not_ready_since is None):
+            self.undo.touch(state)
+            state.not_ready_since = None if node.ready else self.at
+        self._bar(state)
+        self._debounce(state)
+
+    def _node_failed(self, event: ev.NodeFailed) -> None:
+        state = self.capacity.nodes[event.node]
+        self.undo.touch(state)
+        state.failed = True
+        self._timer(Due.DEBOUNCE, (event.node,), None)
+        self._bar(state)
+
+    def _node_removed(self, event: ev.NodeRemoved) -> None:
+        state = self.capacity.nodes[event.node]
+        assert not state.leases, "leases on a node close before it goes"
+        self._timer(Due.DEBOUNCE, (event.node,), None)
+        self._part(state)
+
+    # --- budgets -------------------------------------------------------------------------------------------------------
+
+    def _budget_set(self, event: ev.BudgetSet) -> None:
+        before = self.budgets.get(event.budget)
+        self.undo.put(self.budgets, event.budget, event.spec)
+        wanted: dict[str, Envelope | None] = {} if before is None else {each.name: None for each in before.envelopes}
+        wanted |= {envelope.name: envelope for envelope in event.spec.envelopes}
+        for name, terms in wanted.items():
+            self._refit(self.account(event.budget, name), terms, event.spec.owner)
+        for cap in () if before is None else before.aggregate_caps:
+            self._timer(Due.CAP, (event.budget, cap.name), None)
+        for cap in event.spec.aggregate_caps:
+            self._retime_cap(event.budget, cap, afresh=True)
+        self._budgets_changed()
+
+    def _budget_removed(self, event: ev.BudgetRemoved) -> None:
+        spec = self.undo.pop(self.budgets, event.budget)
+        for envelope in spec.envelopes:
+            self._refit(self.account(event.budget, envelope.name), None, spec.owner)
+        for cap in spec.aggregate_caps:
+            self._timer(Due.CAP, (event.budget, cap.name), None)
+        self._budgets_changed()
+
+    def _budgets_changed(self) -> None:
+        """A version is never used twice, also when the change is undone: nobody may take one family for another."""
+        self._next_version()
+        self.undo.later(self._next_version)
+        self.dirty.budgets = True
+
+    def _next_version(self) -> None:
+        self.budgets_version += 1
+
+    def _envelope_turned(self, event: ev.EnvelopeTurned) -> None:
+        if event.cap:
+            cap = next(each for each in self.budgets[event.budget].aggregate_caps if each.name == event.cap)
+            self._retime_cap(event.budget, cap, afresh=True)
+            self.dirty.accounts.update((event.budget, name) for name in cap.envelopes)
+            self.dirty.lost.update((event.budget, name) for name in cap.envelopes)
+            return
+        account = self.account(event.budget, event.envelope)
+        self.retime(account, afresh=True)
+        self.dirty.accounts.add(account.id)
+        if event.turn is not ev.Turn.OPENED:
+            self.dirty.lost.add(account.id)
+
+    # --- runs ----------------------------------------------------------------------------------------------------------
+
+    def _run_submitted(self, event: ev.RunSubmitted) -> None:
+        run = RunState(event.run, event.spec, self.at, self.orders)
+        run.by = event.by
+        self._set("orders", self.orders + 1)
+        self.undo.put(self.runs, event.run, run)
+        self._start_by(run, event.spec.runtime.latest_start)
+        self._ask(run)
+
+    def _run_deferred(self, event: ev.RunDeferred) -> None:
+        for each in event.runs:
+            run = self.runs[each]
+            self.undo.touch(run)
+            run.reason, run.message, run.tally, run.since = event.reason, event.message, event.tally, self.at
+            if not event.reason.transient:  # What was foreseen has nothing to rest on any more.
+                run.foreseen = None
+            shape = self.queue.shapes.get(run.shape)
+            if shape is not None and run.order in shape.runs:
+                self.undo.later(self.queue.settle, run.shape, shape.reason)
+                self.queue.settle(run.shape, event.reason)
+
+    def _run_requeued(self, event: ev.RunRequeued) -> None:
+        run = self.runs[event.run]
+        assert not run.leases, "an attempt's leases close before the next attempt is asked for"
+        if event.reason is Reason.Fail and self.teaches:
+            self.durations.ended(self.undo, run, self.at)
+        self.undo.touch(run)
+        run.attempt += 1
+        run.failures += event.reason is Reason.Fail
+        run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
+        run.started_at = run.deadline = run.stalled = None
+        run.number = 0
+        if event.by is not None:
+            run.displaced_by = (*run.displaced_by, event.by)
+        run.asked_at, run.order = self.at, self.orders
+        self._set("orders", self.orders + 1)
+        self._timer(Due.DEADLINE, (run.key,), None)
+        self._regrow(run)
+        self._stop(run)
+        run.not_before = event.not_before
+        self._enqueue(run) if run.not_before is None else self._rest(run)
+
+    def _backoff_ended(self, event: ev.BackoffEnded) -> None:
+        run = self.runs[event.run]
+        self._rested(run)
+        self.undo.touch(run)
+        run.not_before = None
+        self._enqueue(run)
+
+    def _run_ended(self, event: ev.RunEnded) -> None:
+        run = self.runs[event.run]
+        assert not run.leases, "a run's leases close before it ends"
+        assert run.hold is None, "a run's reservation is over before it ends"
+        if self.teaches:
+            self.waits.gone(self.undo, run.key)
+            if event.reason in _OWN_ENDS:
+                self.durations.ended(self.undo, run, self.at)
+        self._dequeue(run)
+        self._rested(run)
+        self.undo.pop(self.runs, event.run)
+        self.undo.put(self.ended, event.run, event.phase.value)
+        self._regrow(run)
+        self._timer(Due.DEADLINE, (event.run,), None)
+        self._start_by(run, None)
+        self._stop(run)
+        if event.phase is Phase.COMPLETED:
+            for follower in list(self.queue.following.get(event.run, {}).values()):
+                self.undo.pop(self.queue.following[event.run], follower.key)
+                if not self.upstream(follower):
+                    self._enqueue(follower)
+
+    # --- leases --------------------------------------------------------------------------------------------------------
+
+    def _leases_opened(self, event: ev.LeasesOpened) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        if run.phase is Phase.PENDING:
+            self._begin(run)
+        opened, before = leases_of(event, run.spec, self.at, self.serial), run.width
+        run.number = event.cells[-1].number + 1
+        self._set("serial", self.serial + len(opened))
+        self._set("open_leases", self.open_leases + len(opened))
+        self.undo.put_all(run.leases, {lease.name: lease for lease in opened})
+        self._occupy(opened, held=True)
+        for account in self._book(run, opened, sign=1):
+            self.retime(account)
+        self._resized(run, before, event.reason)
+
+    def _leases_closed(self, event: ev.LeasesClosed) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        names, before = event.names or tuple(run.leases), run.width
+        closed = tuple(self.undo.pop_all(run.leases, names).values())
+        self._set("open_leases", self.open_leases - len(closed))
+        self._occupy(closed, held=False)
+        for account in self._book(run, closed, sign=-1):
+            self.retime(account)
+            self.dirty.accounts.add(account.id)
+        for unit in list(run.overdrawn):
+            if not any(run.unit(lease) == unit for lease in run.leases.values()):
+                self._forget(run, unit)
+        self._resized(run, before, event.reason)
+
+    def _resized(self, run: RunState, before: int, why: Reason) -> None:
+        if run.width != before:
+            run.resized(before, self.at, why)
+            run.stalled = None
+            self._regrow(run)
+
+    def _desired_set(self, event: ev.DesiredSet) -> None:
+        run = self.runs[event.run]
+        self._respec(run, run.spec.resized(event.gpus))
+
+    def _funding_set(self, event: ev.FundingSet) -> None:
+        run = self.runs[event.run]
+        self._respec(run, run.spec.funded(event.funding))
+
+    def _growth_deferred(self, event: ev.GrowthDeferred) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        run.stalled = event.reason
+        self._regrow(run)
+
+    # --- cover lost and regained ---------------------------------------------------------------------------------------
+
+    def _cover_lost(self, event: ev.CoverLost) -> None:
+        run = self.runs[event.run]
+        unit: Unit = (event.run, event.budget, event.envelope, event.group)
+        if unit not in run.overdrawn:
+            self._reclass(run, unit, overdrawn=True)
+        self.undo.put(run.overdrawn, unit, event.ends)
+        self.undo.put(self.overdrawn, unit, event.ends)
+        self._timer(Due.DRAIN, tuple(map(str, unit)), event.ends)
+        self.dirty.flavors.add(run.spec.resources.gpu_type)
+
+    def _cover_regained(self, event: ev.CoverRegained) -> None:
+        run = self.runs[event.run]
+        unit: Unit = (event.run, event.budget, event.envelope, event.group)
+        self._reclass(run, unit, overdrawn=False)
+        self._forget(run, unit)
+
+    def _outcome_recorded(self, event: ev.OutcomeRecorded) -> None:
+        self._set("outcomes", self.outcomes + 1)
+        self._set("last_outcome", ev.digest(event.outcome))
+
+    # --- reservations --------------------------------------------------------------------------------------------------
+
+    def _reservation_made(self, event: ev.ReservationMade) -> None:
+        run = self.runs[event.run]
+        if run.hold is not None:
+            self._release(run)
+        self.undo.touch(run)
+        run.reservations += 1
+        self.reserve(run, Hold(event, self.at, self.expectation(run)))
+
+    def _reservation_turned(self, event: ev.ReservationTurned) -> None:
+        run = self.runs[event.run]
+        hold = run.hold
+        assert hold is not None, "only a reservation in force can turn"
+        if event.state is ReservationState.ACTIVE:
+            self._timer(Due.RESERVATION, (run.key,), None)
+        elif event.state is ReservationState.BLOCKED:
+            self._lift(run, hold)
+        else:
+            self._release(run)
+            return
+        self.undo.touch(hold)
+        hold.state, hold.reason, hold.message = event.state, event.reason, event.message
+        if event.state is ReservationState.BLOCKED:
+            self._stand(run, hold, stands=True)
+
+    def _forecasted(self, event: ev.Forecasted) -> None:
+        for foreseen in event.runs:
+            run = self.runs[foreseen.run]
+            self.undo.touch(run)
+            run.foreseen = (self.at, foreseen)
+            if run.foreseen_first is None:
+                run.foreseen_first = run.foreseen
+                self.waits.told(self.undo, run.key, self.at, foreseen)

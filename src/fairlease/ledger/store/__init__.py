@@ -1,0 +1,1 @@
+"""Where entries are kept: hash chain, memory, SQLite, snapshots, export."""

@@ -1,0 +1,1 @@
+"""The daemon: its loop, its configuration, and the GPUs of the machine."""

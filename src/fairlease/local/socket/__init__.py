@@ -1,0 +1,1 @@
+"""The daemon's socket: protocol, access, and what each verb answers."""

@@ -1,0 +1,1 @@
+"""Traces: formats, replay on the real engine, report and page."""

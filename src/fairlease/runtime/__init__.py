@@ -1,0 +1,1 @@
+"""What the backends share: clock, settings, metrics, HTTP endpoints, queries, notifications, processes."""

@@ -1,0 +1,1 @@
+"""Questions about runs, money and time, answered alike on every backend."""

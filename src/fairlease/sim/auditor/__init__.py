@@ -1,0 +1,1 @@
+"""The auditor of random worlds: an independent witness fed with nothing but the ledger's entries."""

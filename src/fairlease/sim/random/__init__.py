@@ -1,0 +1,1 @@
+"""Random worlds, all from one seed, so that the seed is the bug report."""
