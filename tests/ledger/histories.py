@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import strategies as st
 from tests.builders import History, a_budget, a_node, a_payer, a_run, an_envelope, cell
 
@@ -13,12 +14,14 @@ from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Funding, Runtime
 from fairlease.reason import Reason
 
-NODES = ("n1", "n2", "n3")
 GPUS = 4
 OWN, EXTRA = a_payer("main"), a_payer("extra")
 FAMILY = a_payer("family", budget=key("org"), owner="org", fund=Fund.SHARED)
 LENDER = a_payer("loan", budget=key("team/lab"), owner="lab", fund=Fund.BORROWED)
 PAYERS = (OWN, EXTRA, FAMILY, LENDER)
+PAYER_ON = dict(zip(("n1", "n2", "n3", "n4"), PAYERS, strict=True))
+"""Money reaches one node each, so that no payer ever stands where an earlier one could pay."""
+NODES = tuple(PAYER_ON)
 RUNS = tuple(key(name) for name in ("a", "a-1", "team/a", "b", "c"))
 
 
@@ -29,10 +32,14 @@ class Sketch:
         self.history = History()
         self.free_riders: set[Key] = set()
         for name in NODES:
-            self.history.node(a_node(name, gpus=GPUS))
-        self.history.budget(a_budget(an_envelope("main"), an_envelope("extra")))
-        self.history.budget(a_budget(an_envelope("family"), owner="org"), "org")
-        self.history.budget(a_budget(an_envelope("loan", lending=Lending(allow=True)), owner="lab"), "team/lab")
+            self.history.node(a_node(name, gpus=GPUS, labels={"rack": name}))
+        main, extra, family, loan = (
+            an_envelope(each.envelope, selector={"rack": name}) for name, each in PAYER_ON.items()
+        )
+        self.history.budget(a_budget(main, extra))
+        self.history.budget(a_budget(family, owner="org"), "org")
+        lender = msgspec.structs.replace(loan, lending=Lending(allow=True))
+        self.history.budget(a_budget(lender, owner="lab"), "team/lab")
         self.history.after(0)
         self.waiting = list(RUNS)
         self.live: dict[Key, int] = {}
@@ -63,7 +70,7 @@ class Sketch:
 
 @st.composite
 def sound_histories(draw: st.DrawFn, most: int = 30) -> History:
-    """A history of a few runs on three small nodes."""
+    """A history of a few runs on four small nodes."""
     sketch = Sketch()
     for _ in range(draw(st.integers(0, most))):
         choices = [_submit, _open, _open, _close, _cover, _end, _requeue, _name_many, _wait, _wait]
@@ -98,13 +105,13 @@ def _open(draw: st.DrawFn, sketch: Sketch) -> None:
     for _ in range(draw(st.integers(1, 2))):
         last = Role.BORROWED if run in sketch.free_riders else Role.SPARE
         role = draw(st.sampled_from([Role.ACTIVE, Role.ACTIVE, Role.SPARE, last]))
-        node = draw(st.sampled_from(NODES))
+        node = draw(st.sampled_from([each for each, payer in PAYER_ON.items() if payer in payers]))
         slots = [slot for name, slot in sketch.free(role) if name == node]
         if slots:
             chosen = draw(st.permutations(slots))[: draw(st.integers(1, len(slots)))]
             number = sketch.count.get(run, 0)
             sketch.count[run] = number + 1
-            place, group = draw(st.integers(0, len(payers) - 1)), draw(st.integers(0, 2))
+            place, group = payers.index(PAYER_ON[node]), draw(st.integers(0, 2))
             made = cell(node, *chosen, payer=place, role=role, group=group, number=number)
             sketch.open[run][f"{split(run)[1]}-{attempt}-{number}"] = (made, payers[place])
             cells.append(made)

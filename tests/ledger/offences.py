@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.builders import BUDGET, EPOCH, History, a_budget, a_node, a_payer, a_run, an_envelope, cell
+from tests.builders import BUDGET, EPOCH, OWNER, History, a_budget, a_node, a_payer, a_run, an_envelope, cell
 
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import HOUR
-from fairlease.model.budget import AggregateCap, Envelope, Lending, PreActivation, Sharing
+from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending, PreActivation, Sharing
 from fairlease.model.lease import Fund, Role
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import key
-from fairlease.model.run import Funding, Phase, Runtime
+from fairlease.model.run import Funding, Locality, LocationPolicy, Phase, Resources, RunSpec, Runtime
 from fairlease.reason import Reason
 
 PAYER, SLOT, CAP, LEASE = "onePayerPerGPUSecond", "noSlotDoubled", "noCapExceededAtAdmission", "noLeaseRewritten"
+COVER = "payersInOrderOfCover"
 LENT = a_payer("loan", budget=key("lab"), owner="lab", fund=Fund.BORROWED)
 SHARED = a_payer("family", budget=key("org"), owner="org", fund=Fund.SHARED)
 FOUR = (0, 1, 2, 3)
+SHORT = a_run(runtime=Runtime(max_duration=HOUR), funding=Funding(allow_borrow=True, sponsors=("lab",)))
 BORROWER = a_run(funding=Funding(allow_borrow=True, sponsors=("lab",)))
 
 
@@ -41,9 +43,38 @@ def under(*envelopes: Envelope, caps: tuple[AggregateCap, ...] = (), **settings:
 
 
 def lending(**terms: Any) -> History:  # noqa: ANN401 - any field of Lending
-    """A world with a lender, and a run that is willing to borrow."""
+    """A world with a lender and no other money, and a run that is willing to borrow."""
     loan = an_envelope("loan", lending=Lending(**terms))
-    return History().world().budget(a_budget(loan, owner="lab"), "lab").submits("a", BORROWER)
+    return History().node(a_node("n1")).budget(a_budget(loan, owner="lab"), "lab").submits("a", BORROWER)
+
+
+def asked(*owners: str, run: RunSpec, stated: Fund, pays: str, sharing: Sharing = Sharing.FAMILY) -> History:
+    """A run that is paid with the money of one of several owners, each of which has one envelope that lends to everybody."""
+    history = History().node(a_node("n1"))
+    for owner in owners:
+        named = owner.replace(":", "-")
+        history.budget(a_budget(an_envelope(named, lending=Lending(allow=True), sharing=sharing), owner=owner), named)
+    named = pays.replace(":", "-")
+    payer = a_payer(named, budget=key(named), owner=pays, fund=stated)
+    return history.submits("a", run).after(5).opens("a", cell("n1", 0), payers=(payer,))
+
+
+def below(owner: str, *parents: str) -> ev.BudgetSet:
+    """A Budget without money that names its owner's parents."""
+    return ev.BudgetSet(budget=key(f"kin-{owner}".replace(":", "-")), spec=BudgetSpec(owner=owner, parents=parents))
+
+
+def in_turn(payer: str, *cells: ev.Cell, run: RunSpec | None = None, **own: Any) -> History:  # noqa: ANN401 - any field of Envelope
+    """A run that is paid by one envelope, beside its owner's own, its parent's and a lender's."""
+    lends = Lending(allow=True)
+    history = History().node(a_node("n1", labels={"rack": "r1"})).node(a_node("n2", labels={"rack": "r2"}))
+    history.budget(a_budget(an_envelope(**({"concurrency": 4} | own)))).budget(
+        a_budget(an_envelope("family", concurrency=4), owner="org"), "org"
+    )
+    history.budget(a_budget(an_envelope("loan", lending=lends), owner="lab"), "lab")
+    history.submits("a", run or BORROWER).after(5)
+    first = {"family": SHARED, "loan": LENT}[payer]
+    return history.opens("a", *cells, payers=(first, a_payer())[: 1 + max(each.payer for each in cells)])
 
 
 LEASES = {
@@ -143,19 +174,31 @@ PAYERS = {
         lambda: running().opens("a", cell("n2", 0), payers=(a_payer(owner="org:bio"),)), PAYER, "belongs to org:ai, not to org:bio"
     ),
     "another's money is called the run's own": Offence(
-        lambda: running().submits("b", a_run(owner="org:bio")).opens("b", cell("n2", 0)), PAYER, "is not owned to a run of org:bio"
+        lambda: running().submits("b", a_run(owner="org:bio")).opens("b", cell("n2", 0)),
+        COVER, "has no place in the order of cover of a run of org:bio: org:ai is not of its family",
     ),
     "the run's own money is called borrowed": Offence(
         lambda: running().submits("b", BORROWER).opens("b", cell("n2", 0), payers=(a_payer(fund=Fund.BORROWED),)),
-        PAYER, "is not borrowed to a run of org:ai",
+        COVER, "is stated to be borrowed, but to a run of org:ai it is owned",
     ),
     "a lease has no payer": Offence(
         lambda: running().opens("a", cell("n2", 0, payer=1)), PAYER, "lease a-1-1 has no payer"
     ),
     "a swap finds a new payer": Offence(
-        lambda: running().budget(a_budget(an_envelope("other")), "b")
-        .opens("a", cell("n2", 0), payers=(a_payer("other", budget=key("b")),), reason=Reason.Swap),
-        PAYER, "paid for nothing of this run before the swap",
+        lambda: running().budget(a_budget(an_envelope("other")), "b").closes("a", reason=Reason.NodeFailure)
+        .opens("a", cell("n2", *FOUR), payers=(a_payer("other", budget=key("b")),), reason=Reason.Swap),
+        PAYER, "paid for none of the pods that the swap replaces",
+    ),
+    "a swap goes on with a payer of other pods": Offence(
+        lambda: under(an_envelope(concurrency=4), an_envelope("other", concurrency=4))
+        .opens("a", cell("n1", *FOUR), cell("n2", 0, payer=1), payers=(a_payer(), a_payer("other"))).after(5)
+        .closes("a", "a-1-0", reason=Reason.NodeFailure).opens("a", cell("n2", 1), payers=(a_payer("other"),), reason=Reason.Swap),
+        PAYER, "other of default/ai, payer of default/a, paid for none of the pods",
+    ),
+    "a swap calls the money of what was lost by another name": Offence(
+        lambda: running().closes("a", reason=Reason.NodeFailure)
+        .opens("a", cell("n2", *FOUR), payers=(a_payer(fund=Fund.SHARED),), reason=Reason.Swap),
+        PAYER, "paid for none of the pods that the swap replaces",
     ),
     "a bill forgets a millisecond": Offence(
         lambda: running().closes("a").ends("a", ev.Bill(owned=4 * HOUR - 4)), PAYER,
@@ -277,23 +320,153 @@ TERMS = {
         lambda: lending(allow=True, max_gpu_hours=HOUR - 1).opens("a", cell("n1", *FOUR), payers=(LENT,)),
         CAP, f"the lent part of envelope loan of default/lab has {HOUR} GPU-ms",
     ),
-    "a run borrows that must not": Offence(
-        lambda: lending(allow=True).submits("b").opens("b", cell("n1", 0), payers=(LENT,)),
-        CAP, "borrowed money, which its spec does not allow",
-    ),
     "a run borrows more than it may": Offence(
         lambda: lending(allow=True).submits("b", a_run(funding=Funding(allow_borrow=True, max_borrow_gpus=3, sponsors=("lab",))))
         .opens("b", cell("n1", *FOUR), payers=(LENT,)),
         CAP, "it borrows 4 GPUs; its spec allows 3",
     ),
+}  # fmt: skip
+
+KINSHIP = {
+    "a stranger's money is called shared": Offence(
+        lambda: asked("lab", run=a_run(), stated=Fund.SHARED, pays="lab"),
+        COVER, "lab is not of its family",
+    ),
+    "a sponsor's money is called shared": Offence(
+        lambda: asked("lab", run=BORROWER, stated=Fund.SHARED, pays="lab"),
+        COVER, "is stated to be shared, but to a run of org:ai it is borrowed",
+    ),
+    "the parent's money is called the run's own": Offence(
+        lambda: asked("org", run=a_run(), stated=Fund.OWNED, pays="org"),
+        COVER, "is stated to be owned, but to a run of org:ai it is shared",
+    ),
+    "the parent's money is called borrowed": Offence(
+        lambda: asked("org", run=BORROWER, stated=Fund.BORROWED, pays="org"),
+        COVER, "is stated to be borrowed, but to a run of org:ai it is shared",
+    ),
+    "a run borrows that must not": Offence(
+        lambda: asked("lab", run=a_run(funding=Funding(sponsors=("lab",))), stated=Fund.BORROWED, pays="lab"),
+        COVER, "is borrowed, but the run's spec does not allow borrowing",
+    ),
+    "a run borrows that names no sponsor": Offence(
+        lambda: asked("lab", run=a_run(funding=Funding(allow_borrow=True)), stated=Fund.BORROWED, pays="lab"),
+        COVER, "is borrowed, but the run's spec names no sponsors",
+    ),
+    "a run borrows from a stranger that it does not name": Offence(
+        lambda: asked("lab", "club", run=BORROWER, stated=Fund.BORROWED, pays="club"),
+        COVER, "club is not of its family, nor a sponsor, an ancestor or a cousin",
+    ),
+    "a run borrows after its funding was set to none": Offence(
+        lambda: lending(allow=True).says(ev.FundingSet(run=key("a"), funding=Funding()))
+        .opens("a", cell("n1", 0), payers=(LENT,)),
+        COVER, "is borrowed, but the run's spec does not allow borrowing",
+    ),
     "the family spends what is not shared": Offence(
-        lambda: running().budget(a_budget(an_envelope("family", sharing=Sharing.NONE), owner="org"), "org")
-        .opens("a", cell("n2", 0), payers=(SHARED,)),
-        CAP, "family of default/org is not shared",
+        lambda: asked("org", run=a_run(), stated=Fund.SHARED, pays="org", sharing=Sharing.NONE),
+        COVER, "is not shared with the family, and so not with a run of org:ai",
+    ),
+    "siblings share although their parent has no Budget": Offence(
+        lambda: asked("org:bio", run=a_run(), stated=Fund.SHARED, pays="org:bio"), COVER, "org:bio is not of its family",
+    ),
+    "a grandparent's money is called shared": Offence(
+        lambda: asked("org", "org:ai", run=a_run(owner="org:ai:nlp"), stated=Fund.SHARED, pays="org"),
+        COVER, "org is not of its family",
+    ),
+    "a grandchild's money is called shared": Offence(
+        lambda: asked("org", "org:ai:nlp", run=a_run(owner="org"), stated=Fund.SHARED, pays="org:ai:nlp"),
+        COVER, "org:ai:nlp is not of its family",
+    ),
+    "a child of another family pays": Offence(
+        lambda: asked("org", "uni:ai", run=a_run(), stated=Fund.SHARED, pays="uni:ai"), COVER, "uni:ai is not of its family",
+    ),
+    "an owner whose name begins like the parent's pays": Offence(
+        lambda: asked("org:a", run=a_run(owner="org:ai:nlp"), stated=Fund.SHARED, pays="org:a"),
+        COVER, "org:a is not of its family",
+    ),
+    "a child of an owner whose name begins like the run's pays": Offence(
+        lambda: asked("org:aix:nlp", run=a_run(), stated=Fund.SHARED, pays="org:aix:nlp"),
+        COVER, "org:aix:nlp is not of its family",
+    ),
+    "a parent by path pays for an owner that names another": Offence(
+        lambda: asked("org", run=a_run(), stated=Fund.SHARED, pays="org").says(below("org:ai", "uni"))
+        .after(5).opens("a", cell("n1", 1), payers=(a_payer("org", budget=key("org"), owner="org", fund=Fund.SHARED),)),
+        COVER, "org is not of its family",
+    ),
+    "a parent in a cycle pays": Offence(
+        lambda: History().world().budget(a_budget(an_envelope("family"), owner="org"), "org")
+        .says(below("org:ai", "org"), below("org", "uni"), below("uni", "org:ai")).submits("a")
+        .opens("a", cell("n1", 0), payers=(SHARED,)),
+        COVER, "org is not of its family",
+    ),
+    "a parent pays for an owner without a Budget that stands above it": Offence(
+        lambda: asked("org", run=a_run(), stated=Fund.SHARED, pays="org")
+        .says(below("org", "org:ai:x"), below("org:ai:x", "org:ai")).after(5)
+        .opens("a", cell("n1", 1), payers=(a_payer("org", budget=key("org"), owner="org", fund=Fund.SHARED),)),
+        COVER, "org is not of its family",
+    ),
+    "an envelope of another flavor pays": Offence(
+        lambda: running().submits("b", RunSpec(owner=OWNER, resources=Resources(gpu_type="A100", total_gpus=1)))
+        .opens("b", cell("n2", 0)),
+        COVER, "pays for H100, but the run asks for A100",
+    ),
+    "a run lies outside the location that it requires": Offence(
+        lambda: running().submits(
+            "b", a_run(locality=Locality(location={"region": "us"}, location_policy=LocationPolicy.REQUIRE))
+        ).opens("b", cell("n2", 0)),
+        COVER, "node n2 lies outside the location that it requires",
     ),
 }  # fmt: skip
 
-OFFENCES = LEASES | SLOTS | PAYERS | TERMS
+TURNS = {
+    "the family pays while own money could": Offence(
+        lambda: in_turn("family", cell("n1", 0)),
+        COVER, "family of default/org pays for a pod of default/a on n1, for which envelope main of default/ai",
+    ),
+    "a lender pays while own money could": Offence(
+        lambda: in_turn("loan", cell("n1", 0)),
+        COVER, "loan of default/lab pays for a pod of default/a on n1, for which envelope main",
+    ),
+    "a lender pays while the family could": Offence(
+        lambda: in_turn("loan", cell("n1", *FOUR, payer=1), cell("n2", *FOUR)),
+        COVER, "loan of default/lab pays for a pod of default/a on n2, for which envelope family of default/org",
+    ),
+    "own money pays for a spare too few": Offence(
+        lambda: in_turn("family", cell("n1", 0, 1, payer=1), cell("n2", 0, 1, role=Role.SPARE)), COVER, "had room",
+    ),
+    "growth is paid by the family while own money could": Offence(
+        lambda: in_turn("family", cell("n1", *FOUR, payer=1)).after(5).closes("a").after(5)
+        .opens("a", cell("n1", 0), payers=(SHARED,), reason=Reason.Grow),
+        COVER, "main of default/ai, earlier in the order of cover, had room",
+    ),
+    "own hours suffice for the pod": Offence(
+        lambda: in_turn("loan", cell("n1", 0), run=SHORT, max_gpu_hours=HOUR), COVER, "envelope main of default/ai",
+    ),
+    "the earlier of two envelopes of one Budget is passed over": Offence(
+        lambda: under(an_envelope("a"), an_envelope("b")).opens("a", cell("n1", 0), payers=(a_payer("b"),)),
+        COVER, "envelope a of default/ai, earlier",
+    ),
+    "Budgets are ordered by namespace before name": Offence(
+        lambda: under(an_envelope("none", concurrency=1)).budget(a_budget(an_envelope("x")), "b/a")
+        .budget(a_budget(an_envelope("x")), "a-b/z").opens("a", cell("n1", *FOUR), payers=(a_payer("x", budget=key("b/a")),)),
+        COVER, "envelope x of a-b/z, earlier",
+    ),
+    "the second sponsor lends while the first could": Offence(
+        lambda: asked(
+            "lab", "club", run=a_run(funding=Funding(allow_borrow=True, sponsors=("lab", "club"))),
+            stated=Fund.BORROWED, pays="club",
+        ),
+        COVER, "envelope lab of default/lab, earlier",
+    ),
+    "one cap over both payers keeps neither from paying": Offence(
+        lambda: under(
+            an_envelope("x"), an_envelope("y"),
+            caps=(AggregateCap(name="both", flavor="H100", envelopes=("x", "y"), max_concurrency=4),),
+        ).opens("a", cell("n1", *FOUR), payers=(a_payer("y"),)),
+        COVER, "envelope x of default/ai, earlier",
+    ),
+}  # fmt: skip
+
+OFFENCES = LEASES | SLOTS | PAYERS | TERMS | KINSHIP | TURNS
 
 SOUND: dict[str, Callable[[], History]] = {
     "a run completes": lambda: running().closes("a").ends("a"),
@@ -333,4 +506,32 @@ SOUND: dict[str, Callable[[], History]] = {
     .after(5).opens("a", cell("n1", 0), attempt=2).after(5).closes("a").ends("a"),
     "a loan is on the lender's and the borrower's books": lambda: lending(allow=True, max_concurrency=4, max_gpu_hours=HOUR)
     .opens("a", cell("n1", *FOUR), payers=(LENT,)).after(7).closes("a").ends("a"),
+    "the parent pays": lambda: asked("org", run=a_run(), stated=Fund.SHARED, pays="org"),
+    "a sibling under a head pays": lambda: History().node(a_node("n1")).says(below("org", "world"))
+    .budget(a_budget(an_envelope("bio"), owner="org:bio"), "bio").submits("a")
+    .opens("a", cell("n1", 0), payers=(a_payer("bio", budget=key("bio"), owner="org:bio", fund=Fund.SHARED),)),
+    "a child pays": lambda: asked("org:ai", run=a_run(owner="org"), stated=Fund.SHARED, pays="org:ai"),
+    "a grandparent lends": lambda: asked("org", run=a_run(
+        owner="org:ai:nlp", funding=Funding(allow_borrow=True, sponsors=("lab",))
+    ), stated=Fund.BORROWED, pays="org"),
+    "a cousin lends": lambda: History().node(a_node("n1"))
+    .says(below("org", "world"), below("org:ai", "org"), below("org:bio", "org"))
+    .budget(a_budget(an_envelope("dna", lending=Lending(allow=True)), owner="org:bio:dna"), "dna")
+    .submits("a", a_run(owner="org:ai:nlp", funding=Funding(allow_borrow=True, sponsors=("lab",))))
+    .opens("a", cell("n1", 0), payers=(a_payer("dna", budget=key("dna"), owner="org:bio:dna", fund=Fund.BORROWED),)),
+    "a relative that does not share is a sponsor all the same": lambda: asked("org", run=a_run(
+        funding=Funding(allow_borrow=True, sponsors=("org",))
+    ), stated=Fund.BORROWED, pays="org", sharing=Sharing.NONE),
+    "own money pays first": lambda: in_turn("family", cell("n1", *FOUR, payer=1), cell("n2", *FOUR)),
+    "own money has no room for a whole pod": lambda: in_turn("family", cell("n1", *FOUR), concurrency=3),
+    "own money does not reach the node": lambda: in_turn("family", cell("n2", 0), selector={"rack": "r1"}),
+    "own money is not open yet": lambda: in_turn("family", cell("n2", 0), start=EPOCH + HOUR),
+    "own hours do not suffice for the whole limit": lambda: in_turn("family", cell("n1", 0), run=SHORT, max_gpu_hours=HOUR - 1),
+    "what a preemption gives back was not there to be planned with": lambda: in_turn("family", cell("n1", *FOUR, payer=1))
+    .submits("b").after(5).closes("a", reason=Reason.RandomPreempt, seed="5eed").opens("b", cell("n1", *FOUR), payers=(SHARED,)),
+    "a swap keeps a lender that has stopped lending": lambda: lending(allow=True).node(a_node("n2"))
+    .opens("a", cell("n1", 0), cell("n2", 0, role=Role.SPARE), payers=(LENT,)).after(5)
+    .budget(a_budget(an_envelope("loan"), owner="lab"), "lab").says(ev.NodeFailed(node="n1"))
+    .closes("a", "a-1-0", reason=Reason.NodeFailure).closes("a", "a-1-1", reason=Reason.Swap)
+    .opens("a", cell("n2", 0), payers=(LENT,), reason=Reason.Swap).after(5).closes("a").ends("a"),
 }  # fmt: skip

@@ -5,6 +5,9 @@ A million leases must be played in seconds, so a lease is a plain tuple and a no
 
 from __future__ import annotations
 
+from operator import add
+from typing import NamedTuple
+
 import msgspec
 
 from fairlease.ledger.audit.usage import AuditUsage
@@ -38,11 +41,25 @@ class AuditNode:
         return self.active | self.spare | self.tenant
 
 
+class Vacated(NamedTuple):
+    """What preempted leases gave back at a time: GPUs, and GPU-ms that were promised for them, and the lent part of both."""
+
+    at: int
+    gpus: int
+    promised: int
+    lent_gpus: int
+    lent_promised: int
+
+
+NOTHING_VACATED = Vacated(-1, 0, 0, 0, 0)
+
+
 class AuditAccount:
     """What one envelope pays, and its terms in force; None where no Budget has it (any more)."""
 
     __slots__ = (
-        "all", "budget", "caps", "concurrency", "envelope", "fits", "hours", "lent", "owner", "plain", "terms", "windowed",
+        "all", "budget", "caps", "concurrency", "envelope", "fits", "hours", "lent", "owner", "plain", "terms", "vacated",
+        "windowed",
     )  # fmt: skip
 
     def __init__(self, budget: str, envelope: str) -> None:
@@ -57,6 +74,7 @@ class AuditAccount:
         self.fits: set[object] = set()  # the places that are known to match flavor and selector
         self.all = AuditUsage()
         self.lent = AuditUsage()
+        self.vacated = NOTHING_VACATED
 
     def set_terms(self, owner: str, terms: Envelope | None) -> None:
         """Put other terms in force; the past stays as it was."""
@@ -68,6 +86,12 @@ class AuditAccount:
             self.concurrency, self.hours = terms.concurrency, terms.max_gpu_hours
         for tally in (self.all, self.lent):
             tally.set_window(*((None, None) if terms is None else (terms.start, terms.end)))
+
+    def vacate(self, given: Vacated) -> None:
+        """Note what a preemption gave back; what was given back at another time counts like all that is free."""
+        at, *more = given
+        same = self.vacated.at == at
+        self.vacated = Vacated(at, *map(add, self.vacated[1:], more)) if same else given
 
     def cap(self, cap: AggregateCap, members: list[AuditAccount]) -> None:
         """Let an aggregate cap of several envelopes bind this one too."""
@@ -83,27 +107,44 @@ Money = tuple[AuditAccount, int, str]
 """(account, fund, payer's owner): one of an event's payers."""
 
 
-NOTHING_LOST: tuple[int, dict[tuple[int, Role], int]] = (-1, {})
-"""When a run last lost GPUs with a node or in a drill, and how many of each group and role: never."""
+class LostPods(NamedTuple):
+    """When a run last lost GPUs with a node or in a drill, how many of each group and role, and whose money paid for them."""
+
+    at: int
+    gpus: dict[tuple[int, Role], int]
+    payers: set[Money]
+
+
+NOTHING_LOST = LostPods(-1, {}, set())
 
 
 class AuditRun(msgspec.Struct, gc=False):
-    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class."""
+    """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class.
+
+    `location` is what it requires of every node, `lenders` are its sponsors where it may borrow.
+    """
 
     owner: str
+    flavor: str
     funding: Funding
     max_duration: int | None
     counted: bool
+    location: dict[str, str]
+    lenders: tuple[str, ...] = ()
     leases: dict[int, Lease | None] = {}
     bill: list[int] = msgspec.field(default_factory=[0, 0, 0, 0, 0].copy)
-    payers: list[Money] = []
     attempt: int = 0
     open: int = 0
     borrowed: int = 0
     deadline: int | None = None
-    fallen: tuple[int, dict[tuple[int, Role], int]] = NOTHING_LOST
+    fallen: LostPods = NOTHING_LOST
     lost: set[tuple[AuditAccount, int]] | None = None
     sponsors: dict[str, int] | None = None
+
+    def fund(self, funding: Funding) -> None:
+        """Ask this money from now on: beyond the family nobody, unless it may borrow and names somebody."""
+        self.funding = funding
+        self.lenders = funding.sponsors if funding.allow_borrow else ()
 
     def begin(self, attempt: int, now: int) -> None:
         """Another attempt: the limit counts anew, and so do its leases."""

@@ -1,14 +1,16 @@
 """The audit's question at every admission: whether each payer's terms allowed it, counting all that its money held.
 
-Each function gives a sentence for every term that did not hold, as of just after the leases opened (SEMANTICS §3, §4).
+Each function gives a sentence for every term that did not hold, as of just after the leases opened (SEMANTICS §3, §4). `affords`
+asks the same terms of an envelope that did not pay: whether it could have, for one pod more.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 from fairlease.ledger.audit.accounts import AuditAccount, AuditNode, AuditRun
-from fairlease.model.budget import AggregateCap, Sharing
+from fairlease.model.budget import AggregateCap, Lending
 from fairlease.model.node import matches
 
 
@@ -71,7 +73,7 @@ def lent_too_much(account: AuditAccount, borrower: str, now: int, quantum: int, 
     lending, books, found = account.terms.lending, account.lent, []
     if not lending.allow:
         found.append(f"{_name(account)} does not lend")
-    elif lending.to and not any(fnmatchcase(borrower, pattern) for pattern in lending.to):
+    elif not _lends_to(lending, borrower):
         found.append(f"{_name(account)} does not lend to {borrower}")
     if counted and lending.max_concurrency is not None and books.held > lending.max_concurrency:
         found.append(f"{_name(account)} lends {books.held} GPUs; it lends {lending.max_concurrency} at most")
@@ -82,22 +84,70 @@ def lent_too_much(account: AuditAccount, borrower: str, now: int, quantum: int, 
     return found
 
 
+def _lends_to(lending: Lending, borrower: str) -> bool:
+    return lending.allow and (not lending.to or any(fnmatchcase(borrower, pattern) for pattern in lending.to))
+
+
+class PassedPod(NamedTuple):
+    """A pod that an envelope did not pay for: its GPUs, the GPU-ms that it promises, whose it is, and who paid instead."""
+
+    gpus: int
+    promised: int
+    owner: str
+    counted: bool
+    payer: AuditAccount
+
+
+def affords(account: AuditAccount, pod: PassedPod, now: int, quantum: int, *, lends: bool) -> bool:
+    """Whether an envelope could have paid for a pod in its payer's stead; `lends`: it would have been a loan.
+
+    What leases gave back that were preempted at this moment is not counted: who has others preempted must be funded before.
+    """
+    terms, vacated = account.terms, account.vacated
+    if terms is None or not terms.opens_by(now):
+        return False
+    held, promised, lent_held, lent_promised = vacated[1:] if vacated.at == now else (0, 0, 0, 0)
+    if lends:
+        lending, lent = terms.lending, account.lent
+        if not _lends_to(lending, pod.owner):
+            return False
+        if pod.counted and not _room(lending.max_concurrency, lent.held + lent_held, pod.gpus):
+            return False
+        if not _time(lending.max_gpu_hours, lent.booked(now, quantum) + lent_promised, pod):
+            return False
+    if pod.counted and not _room(terms.concurrency, account.all.held + held, pod.gpus):
+        return False
+    if terms.max_gpu_hours is not None and not _time(
+        terms.max_gpu_hours, account.all.booked(now, quantum) + promised, pod
+    ):
+        return False
+    # A cap over both does not see who of them pays.
+    return all(_under(cap, members, pod, now, quantum) for cap, members in account.caps if pod.payer not in members)
+
+
+def _room(cap: int | None, held: int, gpus: int) -> bool:
+    return cap is None or held + gpus <= cap
+
+
+def _time(cap: int | None, booked: int, pod: PassedPod) -> bool:
+    return cap is None or (booked < cap and booked + pod.promised <= cap)
+
+
+def _under(cap: AggregateCap, members: list[AuditAccount], pod: PassedPod, now: int, quantum: int) -> bool:
+    vacated = [member.vacated for member in members if member.vacated.at == now]
+    held = sum(member.all.held for member in members) + sum(each.gpus for each in vacated)
+    if pod.counted and not _room(cap.max_concurrency, held, pod.gpus):
+        return False
+    booked = sum(member.all.booked(now, quantum) for member in members) + sum(each.promised for each in vacated)
+    return _time(cap.max_gpu_hours, booked, pod)
+
+
 def borrowed_too_much(run: AuditRun) -> list[str]:
-    """The borrower's side: it must be willing to borrow, within its own bound."""
-    funding, found = run.funding, []
-    if not funding.allow_borrow:
-        found.append("its leases are paid with borrowed money, which its spec does not allow")
-    elif not funding.sponsors:
-        found.append("its leases are paid with borrowed money, but its spec names no sponsors")
-    if funding.max_borrow_gpus is not None and run.borrowed > funding.max_borrow_gpus:
-        found.append(f"it borrows {run.borrowed} GPUs; its spec allows {funding.max_borrow_gpus}")
-    return found
-
-
-def shared_in_vain(account: AuditAccount) -> list[str]:
-    """The family may spend only what its owner shares."""
-    withheld = account.terms is not None and account.terms.sharing is Sharing.NONE
-    return [f"{_name(account)} is not shared with the family"] if withheld else []
+    """The borrower's side: its own bound."""
+    limit = run.funding.max_borrow_gpus
+    if limit is None or run.borrowed <= limit:
+        return []
+    return [f"it borrows {run.borrowed} GPUs; its spec allows {limit}"]
 
 
 def _hours(gpu_ms: int, cap: int) -> str:

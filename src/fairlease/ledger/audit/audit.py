@@ -1,13 +1,16 @@
 """The audit: replays a whole ledger in books of its own and proves what Fairlease promises (SEMANTICS §9).
 
     chain                      no entry was changed, dropped, inserted or reordered, and time never ran backwards
-    onePayerPerGPUSecond       every lease has one payer that exists and may pay, and every bill is what its leases give
+    onePayerPerGPUSecond       every lease has one payer that exists, and every bill is what its leases give
+    payersInOrderOfCover       every payer has the place in the run's order of cover (SEMANTICS §3) that its fund states, by
+                               kinship as of that entry; and none paid for a pod (Start, Grow) for which one that comes
+                               before it had room, on that very node, after the whole opening
     noSlotDoubled              no two open leases held one slot of one node, save a Borrowed lease on a Spare
     noCapExceededAtAdmission   whenever leases opened (Start, Grow), every term of every payer held
     noLeaseRewritten           every lease opened once, under a run that lived, and closed once, before its run ended
 
 It trusts the bytes and nothing else: not the live state, not the stores' indexes. Where a file has indexes, one more
-check (`ledger.index_check`, `indexesAgree`) compares them with the entries; `ledger.audit_file` does both. Who cuts off
+check (`ledger.audit.index_check`, `indexesAgree`) compares them with the entries; `ledger.audit.audit_file` does both. Who cuts off
 entries at the end and what the indexes hold of them leaves no trace; compare the report's `head` with a hash that was
 noted elsewhere.
 """
@@ -21,14 +24,21 @@ from hashlib import sha256
 
 import msgspec
 
-from fairlease.ledger.audit.replay import NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN, NO_SLOT_DOUBLED, ONE_PAYER, Replay
+from fairlease.ledger.audit.replay import (
+    IN_ORDER,
+    NO_CAP_EXCEEDED,
+    NO_LEASE_REWRITTEN,
+    NO_SLOT_DOUBLED,
+    ONE_PAYER,
+    Replay,
+)
 from fairlease.ledger.state.events import decode
 from fairlease.ledger.store.chain import Row, row_of
 from fairlease.ledger.store.protocol import GENESIS, Entry, Head
 from fairlease.model.record import Record
 
 CHAIN = "chain"
-CHECKS = (CHAIN, ONE_PAYER, NO_SLOT_DOUBLED, NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN)
+CHECKS = (CHAIN, ONE_PAYER, IN_ORDER, NO_SLOT_DOUBLED, NO_CAP_EXCEEDED, NO_LEASE_REWRITTEN)
 FINDINGS_KEPT = 100
 """More would not be read, and a ledger may hold a million; the report counts them all."""
 

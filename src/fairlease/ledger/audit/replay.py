@@ -21,18 +21,24 @@ from fairlease.ledger.audit.accounts import (
     AuditNode,
     AuditRun,
     Lease,
+    LostPods,
     Money,
+    Vacated,
     bits,
 )
-from fairlease.ledger.audit.admission import exceeded, within
+from fairlease.ledger.audit.admission import PassedPod, affords, exceeded, within
+from fairlease.ledger.audit.kinship import CoverOrder, Kinship
 from fairlease.ledger.state import events as ev
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Payer, Role
+from fairlease.model.node import matches
+from fairlease.model.run import LocationPolicy
 from fairlease.reason import Reason
 
 ONE_PAYER = "onePayerPerGPUSecond"
 NO_SLOT_DOUBLED = "noSlotDoubled"
+IN_ORDER = "payersInOrderOfCover"
 NO_CAP_EXCEEDED = "noCapExceededAtAdmission"
 NO_LEASE_REWRITTEN = "noLeaseRewritten"
 
@@ -41,7 +47,10 @@ Finder = Callable[[str, tuple[str, ...], str], None]
 
 # In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
 ACTIVE, TENANT, SWAP, LOST = Role.ACTIVE, Role.BORROWED, Reason.Swap, Reason.NodeFailure
-OWN_MONEY, LENT_MONEY = Fund.OWNED, Fund.BORROWED
+OWN_MONEY, LENT_MONEY, REQUIRED = Fund.OWNED, Fund.BORROWED, LocationPolicy.REQUIRE
+PREEMPTED = frozenset((
+    Reason.Shrink, Reason.DropSpare, Reason.RandomPreempt, Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn,
+))  # fmt: skip
 
 
 def _ignored(event: ev.AnyEvent) -> None:
@@ -69,6 +78,7 @@ class Replay:
             set()
         )  # apart from those that live: these are few, and stay in the processor's cache
         self._masks: dict[tuple[int, ...], int] = {}
+        self._kinship = Kinship(self._account)
         self.plays: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
             ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
@@ -116,6 +126,7 @@ class Replay:
     def _budget_set(self, event: ev.BudgetSet) -> None:
         self._withdraw(event.budget)
         spec = self._budgets[event.budget] = event.spec
+        self._kinship.put(event.budget, spec)
         for terms in spec.envelopes:
             self._account(event.budget, terms.name).set_terms(spec.owner, terms)
         for cap in spec.aggregate_caps:
@@ -125,6 +136,7 @@ class Replay:
 
     def _budget_removed(self, event: ev.BudgetRemoved) -> None:
         self._withdraw(event.budget)
+        self._kinship.put(event.budget, None)
 
     def _withdraw(self, budget: str) -> None:
         spec = self._budgets.pop(budget, None)
@@ -138,13 +150,18 @@ class Replay:
         if name in self._gone_runs or name in self._runs:
             self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
         spec = event.spec
-        self._runs[name] = AuditRun(spec.owner, spec.funding, spec.runtime.max_duration, not spec.opportunistic)
+        limit, where = spec.runtime.max_duration, spec.locality
+        required = where.location if where.location_policy is REQUIRED else {}
+        run = AuditRun(spec.owner, spec.resources.gpu_type, spec.funding, limit, not spec.opportunistic, required)
+        self._runs[name] = run
+        if spec.funding.allow_borrow:
+            run.fund(spec.funding)
 
     def _funded(self, event: ev.FundingSet) -> None:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "funding was set")
-        run.funding = event.funding
+        run.fund(event.funding)
         return None
 
     def _dead(self, name: str, what: str) -> None:
@@ -226,20 +243,22 @@ class Replay:
             if run.attempt:
                 self._again(name, run, attempt)
             run.begin(attempt, self.at)
+        asked = run.owner, run.flavor, run.lenders
+        order = self._kinship.orders.get(asked) or self._kinship.order(*asked)
         payers = []
         for payer in event.payers:
-            payers.append(self._payer(run, event, payer))  # noqa: PERF401 - in Python 3.11 a comprehension is one call more
+            payers.append(self._payer(run, event, payer, order))  # noqa: PERF401 - in Python 3.11 a comprehension is one call more
         for cell in event.cells:
             self._open(event, run, cell, payers)
         self.leases += len(event.cells)
-        return None if event.reason is SWAP else self._admit(event, run, payers)
+        return None if event.reason is SWAP else self._admit(event, run, payers, order)
 
     def _take_over(self, name: str, run: AuditRun, cell: ev.Cell) -> None:
         """A swap is asked no terms, as it only moves what was lost in the same entry: so no more may open than was lost.
 
         A spare opens for a swap where a drill has one change places with a rank.
         """
-        at, lost = run.fallen
+        at, lost, _ = run.fallen
         left = lost.get((cell.group, cell.role), 0) - len(cell.slots) if at == self.at else -1
         if left < 0:
             lease = _lease_name(name, run.attempt, cell.number)
@@ -254,28 +273,42 @@ class Replay:
         if run.open:
             self._left_open(name, run, f"began attempt {attempt}")
 
-    def _payer(self, run: AuditRun, event: ev.LeasesOpened, payer: Payer) -> Money:
+    def _payer(self, run: AuditRun, event: ev.LeasesOpened, payer: Payer, order: CoverOrder) -> Money:
         owner, fund = payer.owner, payer.fund
         account = self.accounts.get((payer.budget, payer.envelope)) or self._account(payer.budget, payer.envelope)
         money = (account, OWNED if fund is OWN_MONEY else BORROWED if fund is LENT_MONEY else SHARED, owner)
-        known = money in run.payers
-        if not known:
-            run.payers.append(money)
         if event.reason is SWAP:
-            # A swap goes on with the money of the lease that was lost, whatever has become of its Budget since.
-            if not known:
-                self._bad_payer(event, payer, "paid for nothing of this run before the swap")
+            # A swap goes on with the money of what was lost, whatever has become of its Budget and of kinship since.
+            if run.fallen.at != self.at or money not in run.fallen.payers:
+                self._bad_payer(event, payer, "paid for none of the pods that the swap replaces")
         elif account.terms is None:
             self._bad_payer(event, payer, "does not exist")
         elif account.owner != owner:
             self._bad_payer(event, payer, f"belongs to {account.owner}, not to {owner}")
-        elif (fund is OWN_MONEY) != (owner == run.owner):
-            self._bad_payer(event, payer, f"of {owner} is not {fund.value} to a run of {run.owner}")
+        elif order.funds.get(account) != money[1]:
+            self._bad_payer(event, payer, self._misread(run, account, payer, order), IN_ORDER)
         return money
 
-    def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str) -> None:
+    def _bad_payer(self, event: ev.LeasesOpened, payer: Payer, why: str, claim: str = ONE_PAYER) -> None:
         objects = (event.run, payer.budget, payer.envelope)
-        self.found(ONE_PAYER, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
+        self.found(claim, objects, f"envelope {payer.envelope} of {payer.budget}, payer of {event.run}, {why}")
+
+    def _misread(self, run: AuditRun, account: AuditAccount, payer: Payer, order: CoverOrder) -> str:
+        """Why an envelope may not pay for a run in the relation that is stated."""
+        whose, terms = f"a run of {run.owner}", account.terms
+        if account in order.funds:
+            return f"is stated to be {payer.fund.value}, but to {whose} it is {CLASSES[order.funds[account]]}"
+        if terms is not None and terms.flavor != run.flavor:
+            return f"pays for {terms.flavor}, but the run asks for {run.flavor}"
+        if payer.owner in self._kinship.kin(run.owner):
+            return f"is not shared with the family, and so not with {whose}"
+        if payer.fund is LENT_MONEY and not run.lenders:
+            lacks = "does not allow borrowing" if not run.funding.allow_borrow else "names no sponsors"
+            return f"is borrowed, but the run's spec {lacks}"
+        named = "nor a sponsor, an ancestor or a cousin that it may borrow from" if run.lenders else ""
+        return (
+            f"has no place in the order of cover of {whose}: {payer.owner} is not of its family{named and ', ' + named}"
+        )
 
     def _open(self, event: ev.LeasesOpened, run: AuditRun, cell: ev.Cell, payers: list[Money]) -> None:
         """Take the slots and put the lease on the books of its payer."""
@@ -311,8 +344,12 @@ class Replay:
         run.open += 1
         if event.reason is SWAP:
             self._take_over(event.run, run, cell)
-        elif node.place not in account.fits:
-            self._fit(event, account, node)
+        else:
+            if node.place not in account.fits:
+                self._fit(event, account, node)
+            if run.location and not matches(node.labels, run.location):
+                text = f"when {event.run} was admitted: node {node.name} lies outside the location that it requires"
+                self.found(IN_ORDER, (event.run, node.name), text)
         return None
 
     def _misnamed(self, event: ev.LeasesOpened, run: AuditRun, cell: ev.Cell) -> None:
@@ -351,25 +388,55 @@ class Replay:
             self.found(NO_SLOT_DOUBLED, objects, f"lease {lease} lies on node {node.name}, which is not there")
 
     def _fit(self, event: ev.LeasesOpened, account: AuditAccount, node: AuditNode) -> None:
-        sentences = admission.misplaced(account, node, self._config.labels.flavor)
-        self._over(event, account, sentences)
-        if not sentences:
-            account.fits.add(node.place)
+        if not self._fits(account, node):
+            self._over(event, account, admission.misplaced(account, node, self._config.labels.flavor))
 
-    def _admit(self, event: ev.LeasesOpened, run: AuditRun, payers: list[Money]) -> None:
+    def _fits(self, account: AuditAccount, node: AuditNode) -> bool:
+        """Whether an envelope's money may be spent on a node; mostly it may, and then that is remembered."""
+        fits = node.place in account.fits or not admission.misplaced(account, node, self._config.labels.flavor)
+        if fits:
+            account.fits.add(node.place)
+        return fits
+
+    def _admit(self, event: ev.LeasesOpened, run: AuditRun, payers: list[Money], order: CoverOrder) -> None:
         """Ask the terms of each payer, now that the leases are on its books."""
         now, quantum, counted = self.at, self._config.commit_quantum, run.counted
-        for account, fund, _ in payers:
+        for index, (account, fund, _) in enumerate(payers):
+            if order.places.get(account):
+                self._in_turn(event, run, payers, index, order)
             if fund == OWNED and within(account, now, quantum, counted):
                 continue
             sentences = exceeded(account, now, quantum, counted)
             if fund == BORROWED:
                 sentences += admission.lent_too_much(account, run.owner, now, quantum, counted)
                 sentences += admission.borrowed_too_much(run)
-            elif fund == SHARED:
-                sentences += admission.shared_in_vain(account)
             if sentences:
                 self._over(event, account, sentences)
+
+    def _in_turn(
+        self, event: ev.LeasesOpened, run: AuditRun, payers: list[Money], index: int, order: CoverOrder
+    ) -> None:
+        """No payer may stand where one that comes before it could have paid for a pod of its, on that very node."""
+        now, quantum, payer, limit = self.at, self._config.commit_quantum, payers[index][0], run.max_duration
+        sizes: dict[int, list[str]] = {}
+        for cell in event.cells:
+            if cell.payer == index and cell.node in self._nodes:
+                sizes.setdefault(len(cell.slots), []).append(cell.node)
+        # Growth is asked as if it ran for the whole limit, all of it, though it promises only what is left of that.
+        over = 0 if limit is None or run.deadline is None else now + limit - run.deadline
+        over *= sum(len(cell.slots) for cell in event.cells)
+        for gpus, names in sizes.items():
+            pod = PassedPod(gpus, gpus * (quantum if limit is None else limit) + over, run.owner, run.counted, payer)
+            for earlier in order.row[: order.places[payer]]:
+                if not affords(earlier, pod, now, quantum, lends=order.funds[earlier] == BORROWED):
+                    continue
+                name = next((each for each in dict.fromkeys(names) if self._fits(earlier, self._nodes[each])), None)
+                if name is not None:
+                    text = f"envelope {payer.envelope} of {payer.budget} pays for a pod of {event.run} on {name}"
+                    which = f"envelope {earlier.envelope} of {earlier.budget}"
+                    objects = (event.run, payer.budget, payer.envelope, earlier.budget, earlier.envelope)
+                    self.found(IN_ORDER, objects, f"{text}, for which {which}, earlier in the order of cover, had room")
+                    return
 
     def _over(self, event: ev.LeasesOpened, account: AuditAccount, sentences: Iterable[str]) -> None:
         for sentence in sentences:
@@ -382,6 +449,8 @@ class Replay:
             return self._dead(event.run, "leases were closed")
         if event.reason is LOST or event.reason is SWAP:
             self._note_loss(event, run)
+        elif event.reason in PREEMPTED:
+            self._note_preempted(event, run)
         if event.names:
             for name in event.names:
                 self._close_named(event.run, run, name)
@@ -396,14 +465,30 @@ class Replay:
 
     def _note_loss(self, event: ev.LeasesClosed, run: AuditRun) -> None:
         """What each group loses with a node or in a drill, by role: that much may be swapped at this moment."""
-        at, lost = run.fallen
-        lost = dict(lost) if at == self.at else {}
-        numbers = [int(name.rpartition("-")[2]) for name in event.names] or run.held()
-        for lease in (run.leases.get(number) for number in numbers):
-            if lease is not None and (event.reason is SWAP or lease[10] is ACTIVE):
-                unit = lease[4], lease[10]
-                lost[unit] = lost.get(unit, 0) + lease[1]
-        run.fallen = self.at, lost
+        loss = run.fallen if run.fallen.at == self.at else LostPods(self.at, {}, set())
+        for lease in self._named(event, run):
+            _, gpus, _, fund, group, account, owner, _, _, _, role = lease
+            loss.payers.add((account, fund, owner))
+            if event.reason is SWAP or role is ACTIVE:
+                loss.gpus[group, role] = loss.gpus.get((group, role), 0) + gpus
+        run.fallen = loss
+
+    def _note_preempted(self, event: ev.LeasesClosed, run: AuditRun) -> None:
+        """What leases give back that are preempted; see `affords`."""
+        now, quantum = self.at, self._config.commit_quantum
+        for _, gpus, _, fund, _, account, _, deadline, *_ in self._named(event, run):
+            counted, promised = (
+                gpus if run.counted else 0,
+                gpus * (quantum if deadline is None else max(deadline - now, 0)),
+            )
+            lent = (counted, promised) if fund == BORROWED else (0, 0)
+            account.vacate(Vacated(now, counted, promised, *lent))
+
+    def _named(self, event: ev.LeasesClosed, run: AuditRun) -> list[Lease]:
+        """The open leases that an event closes."""
+        digits = [name.rpartition("-")[2] for name in event.names]
+        numbers = [int(each) for each in digits if each.isdecimal()] if digits else run.held()
+        return [lease for lease in map(run.leases.get, numbers) if lease is not None]
 
     def _close_named(self, run_name: str, run: AuditRun, name: str) -> None:
         """Close a lease of the present attempt; one of another attempt, or of none, is not there to be closed."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlease.engine import command as cmd
+from fairlease.ledger.audit.audit import scan
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.store import snapshot
 from fairlease.ledger.store.memory import MemoryStore
@@ -60,7 +61,7 @@ class RandomReport(NamedTuple):
 def run_random(
     seed: int, steps: int, progress: Callable[[int], None] | None = None, *, restart_always: bool = False
 ) -> RandomReport:
-    """Play a random film of `steps` steps; stops after the first step that breaks a claim."""
+    """Play a random film of `steps` steps, and audit its ledger; stops after the first step that breaks a claim."""
     film = RandomFilm(seed, restart_always=restart_always)
     played = 0
     film.guard(film.open)
@@ -70,6 +71,8 @@ def run_random(
         if progress is not None:
             progress(played)
     auditor, head = film.auditor, film.store.head()
+    found = scan(film.store.rows()).findings
+    auditor.violations += [Violation(each.seq, f"audit {each.claim}", each.message) for each in found]
     return RandomReport(
         seed, played, head.seq, len(auditor.runs), len(auditor.books.leases), tuple(auditor.violations), head.hash
     )
