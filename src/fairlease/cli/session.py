@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,15 @@ Answer = dict[str, Any]
 SOCKET = "fairlease.sock"
 SYSTEM_HOME = Path("/var/lib/fairlease")
 _ELSEWHERE = "where it lives elsewhere, say so with --home or FAIRLEASE_HOME"
+NAMES_MAX = 1_000
+_LISTS: dict[str, tuple[str, dict[str, object], str]] = {
+    "runs": ("list", {"all": True, "limit": NAMES_MAX}, "runs"),
+    "living": ("list", {"limit": NAMES_MAX}, "runs"),
+    "nodes": ("nodes", {}, "nodes"),
+    "budgets": ("budgets.list", {}, "budgets"),
+    "outcomes": ("outcomes", {"limit": NAMES_MAX}, "outcomes"),
+}
+"""Which verb lists the names of a kind."""
 _SPEAK_FOR_THEMSELVES = ("NoDaemon", "NotAllowed", "Forbidden", "Stopping")
 
 
@@ -99,12 +108,33 @@ class Session:
     def _with_hint(self, failure: Failure, asked: dict[str, object]) -> Failure:
         """A name that is not there is answered with the nearest one that is."""
         if failure.reason == "NotFound":
-            from fairlease.cli.names import hint
-
             with suppress(Failure):
-                told = failure.message + hint(self, asked)
+                told = failure.message + self._meant(asked)
                 return Failure(told, code=failure.code, reason=failure.reason, remedy=failure.remedy)
         return failure
+
+    def _meant(self, asked: dict[str, object]) -> str:
+        """Which name may have been meant by a request that named a run, a Budget or an outcome that is not there.
+
+        Where all it named are there, something else was not found, such as an envelope.
+        """
+        for what, kind in (("budget", "budgets"), ("name", "outcomes"), ("run", "runs"), ("runs", "runs")):
+            given = asked.get(what)
+            names = [bare(name) for name in (given if isinstance(given, list) else [given]) if isinstance(name, str)]
+            if names:
+                there = self.known(kind)
+                return next((near for name in names if name not in there and (near := nearest(name, there))), "")
+        return ""
+
+    def known(self, kind: str) -> list[str]:
+        """The names that there are: of `runs`, `living` ones, `nodes`, `budgets`, `outcomes`, or `owners`."""
+        if kind == "owners":  # of Budgets and of runs, and those above them
+            found = {each["owner"] for each in self.call("budgets.list")["budgets"]}
+            found |= {each["owner"] for each in self.call("list", all=True, limit=NAMES_MAX)["runs"]}
+            parts = [owner.split(":") for owner in found]
+            return sorted({":".join(each[:count]) for each in parts for count in range(1, len(each) + 1)})
+        verb, args, field = _LISTS[kind]
+        return [bare(each["name"]) for each in self.call(verb, **args)[field]]
 
     def show(self, value: Answer, draw: Callable[[Answer], None]) -> None:
         """Print an answer: as it is for programs, drawn for people."""
@@ -112,6 +142,19 @@ class Session:
             emit(value, self.output)
         else:
             draw(value)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where no name is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def not_found(what: str, name: str, known: Iterable[str], remedy: str) -> Failure:
+    """There is no such thing, but perhaps one of nearly that name."""
+    return Failure(f"there is no {what} {name}{nearest(name, known)}", code=BAD_INPUT, reason="NotFound", remedy=remedy)
 
 
 def bare(full: str) -> str:

@@ -10,26 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
-from fairlease.cli.names import complete_living_runs, complete_owners, complete_runs
+from fairlease.cli.failure import Failure
 from fairlease.cli.render.output import FORMATS
-from fairlease.cli.session import Session, bare
-
-__all__ = [
-    "HELP",
-    "NO_MORE",
-    "READ",
-    "Recipe",
-    "Verb",
-    "VerbBackend",
-    "VerbGroup",
-    "bare",
-    "limit_option",
-    "owner_option",
-    "place_options",
-    "run_argument",
-    "verb",
-]
+from fairlease.cli.session import Session
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
@@ -171,6 +156,24 @@ NO_MORE = "nothing here"
 """What `-o wide` adds where the answer is a line."""
 
 
+def completes(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Names of a kind (`Session.known`) for the shell's Tab key; without a daemon there are none, and no noise."""
+
+    def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        assert isinstance(ctx.command, Verb), "only verbs have names to complete"
+        try:
+            with ctx.scope(cleanup=False):
+                session = ctx.command.place.session(dict(ctx.params))
+            prefix = f"{session.where()}/"
+            names = [name.removeprefix(prefix) for name in session.known(kind)]
+        except Failure:
+            return []
+        given = {each for value in ctx.params.values() if isinstance(value, tuple) for each in value}
+        return [CompletionItem(name) for name in names if name.startswith(incomplete) and name not in given]
+
+    return complete
+
+
 def limit_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """How much of what may be long."""
     number = click.IntRange(min=1, max=10_000)
@@ -179,7 +182,7 @@ def limit_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def owner_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Whose; an owner stands for all below it."""
-    return click.option("--owner", metavar="OWNER", shell_complete=complete_owners, help=text)
+    return click.option("--owner", metavar="OWNER", shell_complete=completes("owners"), help=text)
 
 
 def run_argument(
@@ -189,5 +192,5 @@ def run_argument(
     name = "runs" if several else "run"
     many = -1 if several else 1
     shown = ("RUN" if required else "[RUN]") + ("..." if several else "")
-    complete = complete_living_runs if living else complete_runs
+    complete = completes("living" if living else "runs")
     return click.argument(name, metavar=shown, nargs=many, required=required, shell_complete=complete)

@@ -6,8 +6,7 @@ import click
 
 from fairlease.cli.render.output import NOTHING, TableCell, hours, reason_cell, show_table, until
 from fairlease.cli.render.visits import heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import bare
+from fairlease.cli.session import Answer, Session, bare
 
 _WORDS = {
     "FewerGPUs": "ask for {to} GPUs instead of {from}",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_budgets
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.render.output import NOTHING, TableCell, bar, hours, show_table, terminal_width
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, bare, owner_option, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, completes, owner_option, verb
 from fairlease.cli.verbs.loans import borrowed, lent, stop_lending
 from fairlease.model.owner import at_or_below
 
@@ -44,7 +43,7 @@ def _draw_changes(answer: Answer) -> None:
 
 
 @verb("remove", example="fairlease budgets remove team-a", formats=READ, namespace=True, wide=NO_MORE)
-@click.argument("budget", metavar="BUDGET", shell_complete=complete_budgets)
+@click.argument("budget", metavar="BUDGET", shell_complete=completes("budgets"))
 def remove(session: Session, budget: str) -> None:
     """Remove a Budget.
 

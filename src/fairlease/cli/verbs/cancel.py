@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NOT_ALLOWED, Failure
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import NO_MORE, READ, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import NO_MORE, READ, run_argument, verb
 
 _EXAMPLE = """
 fairlease cancel my-run

@@ -7,7 +7,8 @@ import sys
 import click
 
 from fairlease.cli.cluster import ClusterSession
-from fairlease.cli.verb import bare, run_argument, verb
+from fairlease.cli.session import bare
+from fairlease.cli.verb import run_argument, verb
 
 _EXAMPLE = """
 kubectl runs logs my-run

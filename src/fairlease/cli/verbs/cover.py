@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_runs
 from fairlease.cli.render.visits import draw_cover, heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, completes, verb
 
 _EXAMPLE = """
 fairlease cover --explain my-run
@@ -16,7 +15,7 @@ fairlease cover -f run.yaml
 
 
 @verb("cover", example=_EXAMPLE, formats=READ, namespace=True, wide="full names, and what each could change")
-@click.option("--explain", "run", metavar="RUN", shell_complete=complete_runs, help="A run that was submitted.")
+@click.option("--explain", "run", metavar="RUN", shell_complete=completes("runs"), help="A run that was submitted.")
 @click.option("-f", "--filename", "file", metavar="FILE", help="A run that was not, in a file; `-` is standard input.")
 def command(session: Session, run: str | None, file: str | None) -> None:
     """Show whose money a run was offered, and why not.

@@ -7,8 +7,8 @@ import click
 from fairlease.cli.failure import unsaid
 from fairlease.cli.render.contention import UNTESTED
 from fairlease.cli.render.output import NOTHING, reason_cell, show_table, until
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, limit_option, owner_option, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, limit_option, owner_option, run_argument, verb
 
 _EXAMPLE = """
 fairlease eta my-run

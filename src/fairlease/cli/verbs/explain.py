@@ -8,8 +8,8 @@ from fairlease.cli.failure import unsaid
 from fairlease.cli.render.contention import draw_changes, draw_dates, draw_preemptions
 from fairlease.cli.render.output import paint, reason_cell, show_table, until
 from fairlease.cli.render.visits import draw_cover, draw_domains, heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, run_argument, verb
 
 _EXAMPLE = """
 fairlease explain my-run

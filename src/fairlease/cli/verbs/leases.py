@@ -7,10 +7,9 @@ from contextlib import suppress
 
 import click
 
-from fairlease.cli.names import complete_budgets, complete_nodes, complete_runs, not_found
 from fairlease.cli.render.output import NOTHING, age, between, show_table, warn_of_limit
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, limit_option, owner_option, verb
+from fairlease.cli.session import Answer, Session, bare, not_found
+from fairlease.cli.verb import READ, completes, limit_option, owner_option, verb
 
 _EXAMPLE = """
 fairlease leases --open
@@ -37,11 +36,11 @@ class When(click.ParamType[str]):
 
 
 @verb("leases", example=_EXAMPLE, formats=READ, namespace=True, wide="owners, paths, times")
-@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Only leases of this run.")
-@click.option("--node", metavar="NODE", shell_complete=complete_nodes, help="Only leases on this node.")
+@click.option("--run", metavar="RUN", shell_complete=completes("runs"), help="Only leases of this run.")
+@click.option("--node", metavar="NODE", shell_complete=completes("nodes"), help="Only leases on this node.")
 @owner_option("Only leases of runs of this owner and of owners below it.")
 @click.option(
-    "--budget", metavar="BUDGET", shell_complete=complete_budgets, help="Only leases that this Budget pays for."
+    "--budget", metavar="BUDGET", shell_complete=completes("budgets"), help="Only leases that this Budget pays for."
 )
 @click.option("--envelope", metavar="NAME", help="Only leases that this envelope pays for: name or budget/name.")
 @click.option("--open/--closed", "is_open", default=None, help="Only leases that are open, or that are not.")

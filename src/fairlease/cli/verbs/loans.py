@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_budgets
 from fairlease.cli.render.output import NOTHING, TableCell, age, hours, show_table
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, owner_option, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, completes, owner_option, verb
 
 
 @verb(
@@ -17,7 +16,7 @@ from fairlease.cli.verb import READ, bare, owner_option, verb
     namespace=True,
     wide="who else may borrow, and exact hours",
 )
-@click.argument("budget", metavar="[BUDGET]", required=False, shell_complete=complete_budgets)
+@click.argument("budget", metavar="[BUDGET]", required=False, shell_complete=completes("budgets"))
 def lent(session: Session, budget: str | None) -> None:
     """Show who holds what of a Budget's money, and until when.
 
@@ -49,7 +48,7 @@ def borrowed(session: Session, owner: str | None) -> None:
     namespace=True,
     wide="exact hours",
 )
-@click.argument("budget", metavar="BUDGET", shell_complete=complete_budgets)
+@click.argument("budget", metavar="BUDGET", shell_complete=completes("budgets"))
 @click.argument("envelope", metavar="[ENVELOPE]", required=False)
 @click.option("--recall", is_flag=True, help="Call running loans back too: they are overdrawn from now on.")
 def stop_lending(session: Session, budget: str, envelope: str | None, recall: bool) -> None:

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, TextIO
 import click
 
 from fairlease.cli.failure import Failure
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import run_argument, verb
 from fairlease.cli.verbs.leases import ranges
 
 CHUNK = 1 << 16

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlease.cli.failure import BAD_INPUT, Failure, answer_is_no
-from fairlease.cli.names import complete_outcomes, not_found
 from fairlease.cli.render.output import NOTHING, TableCell, show_table
 from fairlease.cli.render.visits import heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, READ, VerbGroup, bare, verb
+from fairlease.cli.session import Answer, Session, bare, not_found
+from fairlease.cli.verb import HELP, READ, VerbGroup, completes, verb
 from fairlease.cli.verbs.outcomes import claimant
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ command = VerbGroup("lottery", help="Repeat the draws of the record.", example=_
 
 
 @verb("verify", example=_EXAMPLE, formats=READ, wide="every token, where several outcomes are shown")
-@click.argument("name", metavar="[OUTCOME]", required=False, shell_complete=complete_outcomes)
+@click.argument("name", metavar="[OUTCOME]", required=False, shell_complete=completes("outcomes"))
 @click.option(
     "--file", "file", metavar="FILE", help="Outcomes as JSON in a file (`-`: standard input); no daemon is needed."
 )

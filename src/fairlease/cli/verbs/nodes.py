@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from fairlease.cli.names import complete_nodes
 from fairlease.cli.render.output import TableCell, show_table
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, bare, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, completes, verb
 from fairlease.cli.verbs.leases import ranges
 
 _EXAMPLE = """
@@ -52,7 +51,7 @@ def _say(wish: str, text: str, example: str) -> None:
     """Add a subcommand that says something of nodes."""
 
     @verb(wish, example=example, formats=READ, wide=NO_MORE)
-    @click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_nodes)
+    @click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=completes("nodes"))
     def said(session: Session, nodes: tuple[str, ...]) -> None:
         session.show(session.call("nodes.set", nodes=list(nodes), wish=wish), partial(_draw_said, wish))
 

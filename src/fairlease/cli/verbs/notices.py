@@ -6,10 +6,9 @@ from collections import Counter
 
 import click
 
-from fairlease.cli.names import complete_runs
 from fairlease.cli.render.output import NOTHING, TableCell, age, show_table, warn_of_limit
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, limit_option, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, completes, limit_option, verb
 
 _EXAMPLE = """
 fairlease notices
@@ -21,7 +20,7 @@ _URGENT = ("CutComing", "RunCut", "ReservationBlocked", "LatestStartPassed", "Ov
 
 
 @verb("notices", example=_EXAMPLE, formats=READ, namespace=True, wide="Budgets, claims and keys")
-@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Only what concerns this run.")
+@click.option("--run", metavar="RUN", shell_complete=completes("runs"), help="Only what concerns this run.")
 @limit_option()
 def command(session: Session, run: str | None, limit: int) -> None:
     """List what was told: coming cuts, starts, money that runs low.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_outcomes, complete_runs
 from fairlease.cli.render.output import NOTHING, reason_cell, show_table, warn_of_limit
 from fairlease.cli.render.visits import heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, limit_option, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, completes, limit_option, verb
 
 _EXAMPLE = """
 fairlease outcomes
@@ -19,8 +18,8 @@ fairlease outcomes --limit 10000 -o json > outcomes.json && python3 docs/verify_
 
 
 @verb("outcomes", example=_EXAMPLE, formats=READ, namespace=True, wide="the seed and the whole conflict set")
-@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_outcomes)
-@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Only those that this run had a part in.")
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=completes("outcomes"))
+@click.option("--run", metavar="RUN", shell_complete=completes("runs"), help="Only those that this run had a part in.")
 @limit_option()
 def command(session: Session, name: str | None, run: str | None, limit: int) -> None:
     """List and show who gave way to whom, and why.

@@ -9,8 +9,8 @@ from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.render.contention import draw_changes, draw_forecast, draw_reservation
 from fairlease.cli.render.output import hours, paint, show_table
 from fairlease.cli.render.visits import draw_cover, draw_domains, heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, verb
 
 _EXAMPLE = """
 fairlease plan -f run.yaml

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import NO_MORE, READ, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import NO_MORE, READ, run_argument, verb
 
 _EXAMPLE = """
 fairlease resize my-run --to 16

@@ -7,8 +7,8 @@ import click
 from fairlease.cli.failure import Failure
 from fairlease.cli.render.output import reason_cell, show_table
 from fairlease.cli.render.visits import heading
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, verb
 
 _EXAMPLE = """
 fairlease resolve --scope flavor=H100-80GB,rack=7 --gpus 64 --pod 8 --dry-run

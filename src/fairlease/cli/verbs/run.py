@@ -14,8 +14,8 @@ import click
 
 from fairlease.cli.failure import BAD_INPUT, Failure, answer_is_no
 from fairlease.cli.render.runs_table import date_of, full_name, reason
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, owner_option, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, owner_option, verb
 
 API_VERSION = "rq.davidlangworthy.io/v1"
 TRIES = 5

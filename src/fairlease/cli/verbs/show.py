@@ -8,8 +8,8 @@ import click
 
 from fairlease.cli.render.output import NOTHING, age, as_yaml, hours, show_table, until
 from fairlease.cli.render.runs_table import full_name, gpus, reason
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, run_argument, verb
 
 _EXAMPLE = """
 fairlease show my-run

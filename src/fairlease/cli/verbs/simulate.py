@@ -10,8 +10,8 @@ import click
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
 from fairlease.cli.render.output import emit, show_table
 from fairlease.cli.render.progress import progress_bar, wanted
-from fairlease.cli.session import Session
-from fairlease.cli.verb import READ, bare, verb
+from fairlease.cli.session import Session, bare
+from fairlease.cli.verb import READ, verb
 from fairlease.cli.verbs.simulate_trace import play_trace, trace_options
 
 if TYPE_CHECKING:

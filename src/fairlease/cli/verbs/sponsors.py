@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_owners
 from fairlease.cli.render.output import NOTHING, hours, show_table
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import HELP, NO_MORE, READ, VerbGroup, completes, run_argument, verb
 
 _EXAMPLE = """
 fairlease sponsors list my-run
@@ -40,7 +39,7 @@ def listing(session: Session, run: str) -> None:
 
 @verb("add", example="fairlease sponsors add my-run org:team-b --max 8", formats=READ, namespace=True, wide=NO_MORE)
 @run_argument(living=True)
-@click.argument("owner", metavar="OWNER", shell_complete=complete_owners)
+@click.argument("owner", metavar="OWNER", shell_complete=completes("owners"))
 @click.option(
     "--max", "most", type=click.IntRange(min=0), metavar="GPUS", help="GPUs that the run may borrow, from all sponsors."
 )
@@ -55,7 +54,7 @@ def add(session: Session, run: str, owner: str, most: int | None) -> None:
 
 @verb("remove", example="fairlease sponsors remove my-run org:team-b", formats=READ, namespace=True, wide=NO_MORE)
 @run_argument(living=True)
-@click.argument("owner", metavar="OWNER", shell_complete=complete_owners)
+@click.argument("owner", metavar="OWNER", shell_complete=completes("owners"))
 def remove(session: Session, run: str, owner: str) -> None:
     """Let a run borrow no more from an owner.
 

@@ -7,8 +7,8 @@ import click
 from fairlease.cli.objects import files_option, read_objects
 from fairlease.cli.render.output import NOTHING
 from fairlease.cli.render.runs_table import date_of, full_name, reason
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import NO_MORE, READ, bare, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import NO_MORE, READ, verb
 
 _EXAMPLE = """
 fairlease submit -f run.yaml

@@ -16,8 +16,8 @@ import click
 from fairlease.cli.failure import answer_is_no
 from fairlease.cli.render.output import as_json, as_yaml, emit, table, terminal_width
 from fairlease.cli.render.runs_table import TERMINAL, date_of, full_name, gpus, headings, reason, row, whereabouts
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, run_argument, verb
 
 if TYPE_CHECKING:
     from rich.live import Live

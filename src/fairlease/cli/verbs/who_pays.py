@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.names import complete_owners
 from fairlease.cli.render.output import hours, show_table
-from fairlease.cli.session import Answer, Session
-from fairlease.cli.verb import READ, bare, owner_option, run_argument, verb
+from fairlease.cli.session import Answer, Session, bare
+from fairlease.cli.verb import READ, completes, owner_option, run_argument, verb
 from fairlease.cli.verbs.leases import When
 
 _EXAMPLE = """
@@ -22,7 +21,10 @@ fairlease who-pays --totals --since 2026-01-01T00:00:00Z --until 2026-02-01T00:0
 @run_argument(required=False)
 @owner_option("All runs of this owner, and of owners below it, that hold GPUs.")
 @click.option(
-    "--sponsor", metavar="OWNER", shell_complete=complete_owners, help="Only what this owner, or one below it, pays."
+    "--sponsor",
+    metavar="OWNER",
+    shell_complete=completes("owners"),
+    help="Only what this owner, or one below it, pays.",
 )
 @click.option("--all", "past", is_flag=True, help="Also runs that hold no GPUs, or are over.")
 @click.option("--totals", is_flag=True, help="Only what each payer pays in all.")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fairlease.engine.cover.envelopes import Offer, Purse
     from fairlease.engine.place.packing import Spot
     from fairlease.ledger.state.accounts import AccountId
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import NodeState
     from fairlease.reason import Reason
 
 Tried = set[int] | frozenset[int]

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.cover.envelopes import Offer, Purse
     from fairlease.engine.place.packing import Need
-    from fairlease.ledger.state.capacity import Domain, Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.reason import Reason
 
 

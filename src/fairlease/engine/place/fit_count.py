@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.place.lien_rights import LienRights
     from fairlease.engine.place.packing import Need
-    from fairlease.ledger.state.capacity import Domain, Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key

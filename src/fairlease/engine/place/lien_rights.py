@@ -14,8 +14,7 @@ from fairlease.model.run import Phase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairlease.ledger.state.capacity import Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import NodeState, Pool
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.record import Key

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlease.engine.place.lien_rights import LienRights
-    from fairlease.ledger.state.capacity import Domain, Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.model.run import RunSpec
 
 Batch = list[tuple[int, tuple[int, int]]]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.place.assignment import Kind, Payment
     from fairlease.engine.place.packing import Batch, Packer
-    from fairlease.ledger.state.capacity import Domain
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState
 
 TRIES_MAX = 2_000
 """Placements of one batch that are tried in all: some tens of milliseconds."""

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from fairlease.engine.place.packing import Need
     from fairlease.engine.preempt.resolve import Resolution
     from fairlease.engine.preempt.selection import Choice
-    from fairlease.ledger.state.capacity import Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import NodeState, Pool
     from fairlease.ledger.state.state import State
 
 NOBODY = Key("?/by-hand")

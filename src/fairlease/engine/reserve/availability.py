@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.place.packing import Need
     from fairlease.engine.reserve.availability_cache import AvailabilityCache
-    from fairlease.ledger.state.capacity import Domain, Pool
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease

@@ -14,8 +14,7 @@ from fairlease.engine.reserve.availability import GUESSED, NEVER
 
 if TYPE_CHECKING:
     from fairlease.engine.reserve.availability import Availability, DatedPod, Rank, Slot
-    from fairlease.ledger.state.capacity import Domain
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import Domain, NodeState
 
 REMEMBERED_MAX = 65_536
 """Nodes that a horizon remembers."""

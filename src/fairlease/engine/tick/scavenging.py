@@ -18,7 +18,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.tick.decide import Engine
-    from fairlease.ledger.state.nodes import NodeState
+    from fairlease.ledger.state.capacity import NodeState
     from fairlease.ledger.state.runs import RunState
 
 Berths = list[tuple[tuple[int, ...], Role]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.ledger.state.capacity import Capacity
+from fairlease.ledger.state.capacity import Capacity, NodeState
 from fairlease.ledger.state.dirty import Dirty
-from fairlease.ledger.state.nodes import NodeState
 from fairlease.ledger.state.runs import Standings
 from fairlease.ledger.state.slots import bar
 from fairlease.ledger.state.timers import Due, Timers

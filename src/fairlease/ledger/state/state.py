@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.dirty import Dirty
 from fairlease.ledger.state.lease_names import leases_of
-from fairlease.ledger.state.nodes import NodeState
 from fairlease.ledger.state.runs import Hold, RunState, Unit
 from fairlease.ledger.state.timers import Due
 from fairlease.ledger.state.world import StateIndexes

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from fairlease.ledger.learning.durations import Durations, kinds_of
 from fairlease.ledger.learning.waits import Waits
 from fairlease.ledger.state.accounts import Account, AccountId
+from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.ground import StateBase
 from fairlease.ledger.state.loans import Loans
-from fairlease.ledger.state.nodes import NodeState
 from fairlease.ledger.state.runs import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.state.timers import Due
 from fairlease.model.lease import Fund, Lease, Role

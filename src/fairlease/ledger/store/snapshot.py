@@ -18,7 +18,7 @@ import msgspec
 from fairlease.ledger.learning.durations import Kept
 from fairlease.ledger.learning.waits import KeptWaits
 from fairlease.ledger.state import events as ev
-from fairlease.ledger.state.nodes import NodeState
+from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.runs import Hold, Meter, RunState, Unit
 from fairlease.ledger.state.state import State
 from fairlease.ledger.state.timers import Due, TimerKey

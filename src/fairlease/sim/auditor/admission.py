@@ -7,7 +7,6 @@ there, now; and no cap exceeded, the new leases included.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairlease.ledger.state import events as ev
 from fairlease.model.budget import Envelope
@@ -17,16 +16,11 @@ from fairlease.model.record import Key
 from fairlease.model.run import LocationPolicy
 from fairlease.reason import Reason
 from fairlease.sim.auditor.bookkeeper import AuditedRun, Held, is_open, lends
+from fairlease.sim.auditor.facts import AuditFacts, Fault
 from fairlease.sim.auditor.width_changes import grid_of
 
-if TYPE_CHECKING:
-    from fairlease.sim.auditor.auditor import Auditor
 
-Fault = tuple[str, str]
-"""The claim that does not hold, and what was seen."""
-
-
-def faults(seen: Auditor, run: AuditedRun, event: ev.LeasesOpened, opened: list[Held]) -> Iterator[Fault]:
+def faults(seen: AuditFacts, run: AuditedRun, event: ev.LeasesOpened, opened: list[Held]) -> Iterator[Fault]:
     """All that is wrong with a start, or with growth."""
     payers = event.payers
     for lease in opened:
@@ -44,7 +38,7 @@ def faults(seen: Auditor, run: AuditedRun, event: ev.LeasesOpened, opened: list[
         yield from _cap_faults(seen, run, budget, opened)
 
 
-def _lease_faults(seen: Auditor, run: AuditedRun, lease: Held) -> Iterator[Fault]:
+def _lease_faults(seen: AuditFacts, run: AuditedRun, lease: Held) -> Iterator[Fault]:
     """A pod lies whole on one node that may be used, of its flavor, inside a required location."""
     spec, node = run.spec, seen.nodes[lease.node]
     if not seen.usable(node):
@@ -58,7 +52,7 @@ def _lease_faults(seen: Auditor, run: AuditedRun, lease: Held) -> Iterator[Fault
         yield "location", f"{lease.name} lies on {node.name}, outside the location"
 
 
-def _domain_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
+def _domain_faults(seen: AuditFacts, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
     """What opens lies in one domain with the rest of its group, or of the run; labels may have been changed under the rest."""
     new = {each.name for each in opened}
     apart = run.spec.locality.allow_cross_group_spread
@@ -70,7 +64,7 @@ def _domain_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterat
             yield "domain", f"group {group} of {run.key} opens in {sorted(found)}"
 
 
-def _domain(seen: Auditor, lease: Held) -> tuple[str, ...]:
+def _domain(seen: AuditFacts, lease: Held) -> tuple[str, ...]:
     found, labels = seen.nodes[lease.node].labels, seen.config.labels
     return tuple(found.get(each, "") for each in (labels.region, labels.cluster, labels.domain))
 
@@ -92,7 +86,7 @@ def _group_faults(run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
             yield "spares", f"group {group} of {run.key} has {spares} spare GPUs"
 
 
-def _payer_faults(seen: Auditor, run: AuditedRun, payer: Payer, leases: list[Held]) -> Iterator[Fault]:
+def _payer_faults(seen: AuditFacts, run: AuditedRun, payer: Payer, leases: list[Held]) -> Iterator[Fault]:
     """An envelope may pay for this run, on these nodes, now, in this relation."""
     terms = seen.books.terms(payer.budget, payer.envelope)
     where = f"{payer.budget}/{payer.envelope} for {run.key}"
@@ -115,7 +109,7 @@ def _payer_faults(seen: Auditor, run: AuditedRun, payer: Payer, leases: list[Hel
             yield "payer", f"{where} is spent on {lease.node}, where it may not be"
 
 
-def _cap_faults(seen: Auditor, run: AuditedRun, budget: Key, opened: list[Held]) -> Iterator[Fault]:
+def _cap_faults(seen: AuditFacts, run: AuditedRun, budget: Key, opened: list[Held]) -> Iterator[Fault]:
     """No cap of a Budget that takes part is exceeded."""
     spec, now, books = seen.books.budgets[budget], seen.at, seen.books
     new = [each for each in opened if each.payer.budget == budget]
@@ -135,7 +129,7 @@ def _cap_faults(seen: Auditor, run: AuditedRun, budget: Key, opened: list[Held])
                 yield "aggregate", f"{budget}#{cap.name}: {spent} of {cap.max_gpu_hours} GPU-ms"
 
 
-def _envelope_faults(seen: Auditor, run: AuditedRun, budget: Key, terms: Envelope) -> Iterator[Fault]:
+def _envelope_faults(seen: AuditFacts, run: AuditedRun, budget: Key, terms: Envelope) -> Iterator[Fault]:
     where, books = f"{budget}/{terms.name}", seen.books
     used = books.used(budget, terms.name)
     if used > terms.concurrency and not run.spec.opportunistic:
@@ -145,7 +139,7 @@ def _envelope_faults(seen: Auditor, run: AuditedRun, budget: Key, terms: Envelop
         yield "hours", f"{where}: {spent} of {terms.max_gpu_hours} GPU-ms"
 
 
-def _lending_faults(seen: Auditor, run: AuditedRun, budget: Key, terms: Envelope) -> Iterator[Fault]:
+def _lending_faults(seen: AuditFacts, run: AuditedRun, budget: Key, terms: Envelope) -> Iterator[Fault]:
     where, books, policy = f"{budget}/{terms.name}", seen.books, terms.lending
     lent, bound = books.used(budget, terms.name, lent=True), policy.max_concurrency
     if bound is not None and lent > bound and not run.spec.opportunistic:

@@ -15,15 +15,13 @@ from msgspec.structs import replace
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.store.protocol import Entry
 from fairlease.model.budget import OnExhaustion
-from fairlease.model.config import Config
 from fairlease.model.lease import Fund, Role
-from fairlease.model.node import Node
 from fairlease.model.record import Key, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor import admission, preemptions, quiescence, width_changes
-from fairlease.sim.auditor.bookkeeper import AuditedRun, Books, Held, Unit
-from fairlease.sim.auditor.reservations import Promises
+from fairlease.sim.auditor.bookkeeper import AuditedRun, Held, Unit
+from fairlease.sim.auditor.facts import AuditFacts, ChangeMoment, Fault
 
 _FOR_GOOD = (
     Reason.Completed, Reason.Canceled, Reason.TimeLimit, Reason.LatestStartPassed, Reason.UpstreamFailed
@@ -39,30 +37,20 @@ class Violation(NamedTuple):
     message: str
 
 
-class Auditor:
+class Auditor(AuditFacts):
     """Everything the entries told so far. `punctual`: every timer was fired at its exact time, so ends can be exact too.
 
     `strict`: whoever plays the film says beforehand which nodes were `reported` gone, so no others may fail without a sign.
     """
 
     def __init__(self, *, punctual: bool = True, strict: bool = False) -> None:
+        super().__init__()
         self.punctual = punctual
         self.strict = strict
-        self.config = Config()
-        self.books = Books(self.config.commit_quantum)
-        self.nodes: dict[str, Node] = {}
-        self.peaks: dict[str, int] = {}
-        self.failed: set[str] = set()
-        self.runs: dict[Key, AuditedRun] = {}
-        self.overdrawn: dict[Unit, int | None] = {}
         self.spans: dict[Unit, list[tuple[int, int | None]]] = {}
-        self.at = 0
         self.names: set[tuple[str, str]] = set()
-        self.promises = Promises()
         self.violations: list[Violation] = []
-        self.moment = width_changes.ChangeMoment(0)
         self.cuts = preemptions.Cuts()
-        self.silent: dict[str, int] = {}
         self.reported: set[str] = set()
         self._seq = self._asked = 0
         self._hear: dict[type, Callable[[Any], None]] = {
@@ -83,7 +71,7 @@ class Auditor:
         self._check(entry.seq == self._seq + 1 and entry.at >= self.at, "chain", "entries follow each other in time")
         self._seq, self.at = entry.seq, entry.at
         self.cuts.begin()
-        self.moment = width_changes.ChangeMoment(len(self.names))
+        self.moment = ChangeMoment(len(self.names))
         for event in entry.events:
             self._hear[type(event)](event)
         self._whole()
@@ -98,7 +86,7 @@ class Auditor:
         if not holds:
             self.violations.append(Violation(self._seq, claim, message))
 
-    def _blame(self, faults: Iterable[admission.Fault]) -> None:
+    def _blame(self, faults: Iterable[Fault]) -> None:
         for claim, message in faults:
             self._check(holds=False, claim=claim, message=message)
 
@@ -358,14 +346,6 @@ class Auditor:
             opportunistic=run.spec.opportunistic, elastic=run.spec.malleable is not None,
         )  # fmt: skip
 
-    def usable(self, node: Node) -> bool:
-        """Whether new work may lie on a node."""
-        keys = self.config.labels
-        labelled = all(node.labels.get(each) for each in (keys.region, keys.cluster, keys.domain, keys.flavor))
-        healthy = node.gpus if node.healthy_gpus is None else min(node.gpus, node.healthy_gpus)
-        barred = node.name in self.failed or node.fenced or not node.ready or node.cordoned or node.held
-        return labelled and not barred and healthy >= self.peaks[node.name]
-
     def _closed(self, event: ev.LeasesClosed) -> None:
         run = self._live(event.run)
         going = [each for each in run.open if not event.names or each.name in event.names]
@@ -376,8 +356,8 @@ class Auditor:
         if event.reason is Reason.NodeFailure:
             there = all(each.node in self.failed for each in going)
             self._check(there, "close", f"{run.key} lost leases on nodes that did not fail")
-        self._blame(width_changes.closing_faults(self, run, event.reason, going))
         forced = event.reason is Reason.Shrink and self.cuts.names(run, going)
+        self._blame(width_changes.closing_faults(self, run, event.reason, going, forced=forced))
         if forced or event.reason in preemptions.RECLAIMS:
             self._blame(self.cuts.closing(self, run, event, going))
         if event.reason is Reason.BudgetExhausted:

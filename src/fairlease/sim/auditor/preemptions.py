@@ -7,7 +7,6 @@ reservation that is due, after its notice, and draws only what is old enough, ne
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairlease.ledger.state import events as ev
 from fairlease.model.lease import Role
@@ -15,10 +14,7 @@ from fairlease.model.record import Key
 from fairlease.model.reservation import OutcomeSpec
 from fairlease.reason import Reason
 from fairlease.sim.auditor.bookkeeper import AuditedRun, Held
-
-if TYPE_CHECKING:
-    from fairlease.sim.auditor.admission import Fault
-    from fairlease.sim.auditor.auditor import Auditor
+from fairlease.sim.auditor.facts import AuditFacts, Fault
 
 BY_RIGHT = (Reason.DropSpare, Reason.Shrink, Reason.RandomPreempt)
 """How funded work gives way."""
@@ -40,7 +36,7 @@ class Cuts:
         """Another entry."""
         self.announced, self.claims = {}, []
 
-    def recorded(self, seen: Auditor, event: ev.OutcomeRecorded) -> Iterator[Fault]:
+    def recorded(self, seen: AuditFacts, event: ev.OutcomeRecorded) -> Iterator[Fault]:
         """Hear of a resolution."""
         outcome = event.outcome
         if outcome.previous != self.last:
@@ -81,7 +77,7 @@ class Cuts:
         if ended != kept or len(drawn) != len(set(drawn)) or not tokens.issuperset(drawn):
             yield "outcome", f"{name} ends {sorted(ended)} and drew {drawn}"
 
-    def closing(self, seen: Auditor, run: AuditedRun, event: ev.LeasesClosed, going: list[Held]) -> Iterator[Fault]:
+    def closing(self, seen: AuditFacts, run: AuditedRun, event: ev.LeasesClosed, going: list[Held]) -> Iterator[Fault]:
         """Leases close because somebody else needs them: announced, lease by lease, and of the right kind."""
         if any(self.announced.pop((run.key, each.name), None) is not event.reason for each in going):
             yield "outcome", f"{run.key} was cut without a record of it"
@@ -101,7 +97,7 @@ class Cuts:
             if not whole or event.seed is None:
                 yield "cut", f"{run.key} was drawn and did not end whole, or without a seed"
 
-    def over(self, seen: Auditor) -> Iterator[Fault]:
+    def over(self, seen: AuditFacts) -> Iterator[Fault]:
         """An entry is over: all that was announced was done, and each claim was served by it."""
         for run, name in self.announced:
             yield "outcome", f"{name} of {run} was to be cut and was not"

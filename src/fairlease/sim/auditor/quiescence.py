@@ -7,19 +7,15 @@ failed by an honest signal; and what is overdrawn is so because nothing covers i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairlease.model.record import Key, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor.bookkeeper import AuditedRun
-
-if TYPE_CHECKING:
-    from fairlease.sim.auditor.admission import Fault
-    from fairlease.sim.auditor.auditor import Auditor
+from fairlease.sim.auditor.facts import AuditFacts, Fault
 
 
-def faults(seen: Auditor) -> Iterator[Fault]:
+def faults(seen: AuditFacts) -> Iterator[Fault]:
     """All that should not be so when everything has settled."""
     yield from _money(seen)
     yield from _nodes(seen)
@@ -35,14 +31,14 @@ def faults(seen: Auditor) -> Iterator[Fault]:
             yield from _waiting(seen, run)
 
 
-def _opens(seen: Auditor, run: AuditedRun) -> bool:
+def _opens(seen: AuditFacts, run: AuditedRun) -> bool:
     """Whether a window opens later on money of the run's flavor."""
     envelopes = (each for spec in seen.books.budgets.values() for each in spec.envelopes)
     flavor = run.spec.resources.gpu_type
     return any(each.flavor == flavor and each.start is not None and each.start > seen.at for each in envelopes)
 
 
-def _money(seen: Auditor) -> Iterator[Fault]:
+def _money(seen: AuditFacts) -> Iterator[Fault]:
     expected = seen.books.uncovered(seen.at)
     for unit in sorted(expected ^ set(seen.overdrawn)):
         yield "overdrawn", f"{unit} {'is' if unit in seen.overdrawn else 'is not'} overdrawn in the ledger"
@@ -51,7 +47,7 @@ def _money(seen: Auditor) -> Iterator[Fault]:
             yield "drain", f"{unit} was to end at {ends}"
 
 
-def _nodes(seen: Auditor) -> Iterator[Fault]:
+def _nodes(seen: AuditFacts) -> Iterator[Fault]:
     for name, node in seen.nodes.items():
         since = seen.silent.get(name)
         silent = since is not None and node.pods_dead and since + seen.config.node_debounce <= seen.at
@@ -59,7 +55,7 @@ def _nodes(seen: Auditor) -> Iterator[Fault]:
             yield "node", f"{name} is fenced, or silent since {since}, and does not count as failed"
 
 
-def _waiting(seen: Auditor, run: AuditedRun) -> Iterator[Fault]:
+def _waiting(seen: AuditFacts, run: AuditedRun) -> Iterator[Fault]:
     latest = run.spec.runtime.latest_start
     if run.attempt == 1 and latest is not None and latest <= seen.at:
         yield "latest start", f"{run.key} still waits after {latest}"

@@ -7,55 +7,27 @@ was lost and the spare that made room, and each group that shrank can be looked 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fairlease.ledger.state import events as ev
 from fairlease.model.lease import Role
 from fairlease.model.node import matches
-from fairlease.model.record import Key
 from fairlease.model.run import Phase, RunSpec
 from fairlease.reason import Reason
 from fairlease.sim.auditor.bookkeeper import AuditedRun, Held
-
-if TYPE_CHECKING:
-    from fairlease.sim.auditor.admission import Fault
-    from fairlease.sim.auditor.auditor import Auditor
+from fairlease.sim.auditor.facts import AuditFacts, Fault
 
 
-class ChangeMoment:
-    """What one entry did so far, and how many leases there were before it."""
-
-    def __init__(self, leases: int) -> None:
-        self.leases = leases
-        self.lost: dict[Key, list[Held]] = {}
-        self.vacated: dict[Key, list[Held]] = {}
-        self.drilled: dict[Key, list[Held]] = {}
-        self.shrunk: dict[Key, set[int]] = {}
-        self.resized: set[Key] = set()
-        self.told: dict[Key, Reason] = {}
-
-    def note(self, run: AuditedRun, reason: Reason, going: list[Held]) -> None:
-        """Leases of a run are closed."""
-        if reason is Reason.NodeFailure:
-            self.lost.setdefault(run.key, []).extend(each for each in going if each.role is not Role.SPARE)
-        elif reason is Reason.Swap:
-            ranks = [each for each in going if each.role is not Role.SPARE]
-            self.vacated.setdefault(run.key, []).extend(each for each in going if each.role is Role.SPARE)
-            self.lost.setdefault(run.key, []).extend(ranks)
-            self.drilled.setdefault(run.key, []).extend(ranks)
-        elif reason is Reason.Shrink:
-            self.shrunk.setdefault(run.key, set()).update(each.group for each in going)
-
-
-def closing_faults(seen: Auditor, run: AuditedRun, reason: Reason, going: list[Held]) -> Iterator[Fault]:
-    """Who may close for what."""
+def closing_faults(
+    seen: AuditFacts, run: AuditedRun, reason: Reason, going: list[Held], *, forced: bool
+) -> Iterator[Fault]:
+    """Who may close for what; `forced`: a resolution named these leases."""
     if reason is Reason.Swap:
         ranks = sorted(each.group for each in going if each.role is not Role.SPARE)
         spares = sorted(each.group for each in going if each.role is Role.SPARE)
         if ranks and ranks != spares:
             yield "swap", f"{run.key} closed ranks for a swap, and not a spare of their group for each"
     if reason is Reason.Shrink:
-        caused = seen.moment.lost.get(run.key) or run.key in seen.moment.resized or seen.cuts.names(run, going)
+        caused = seen.moment.lost.get(run.key) or run.key in seen.moment.resized or forced
         if run.spec.malleable is None or not caused:
             yield "shrink", f"{run.key} shrank without a cause"
     if reason is Reason.ReclaimedBySpare:
@@ -67,7 +39,7 @@ def closing_faults(seen: Auditor, run: AuditedRun, reason: Reason, going: list[H
             yield "tenant", f"{run.key} gave way to a spare that nobody needed"
 
 
-def swap_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
+def swap_faults(seen: AuditFacts, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
     """Each lease takes over for one that was lost, on the slots of a spare of its group, with its rank and payer.
 
     In a drill the spare takes the place of the rank; then the two may have changed payers, as they have changed places.
@@ -99,7 +71,7 @@ def swap_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterator[
             yield "swap", f"{lease.name} takes over on {lease.node}, which is not healthy"
 
 
-def growth_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
+def growth_faults(seen: AuditFacts, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
     """A run grows by steps, after its cooldown, on covered money, to what is desired at most."""
     elastic = run.spec.malleable
     if elastic is None:
@@ -117,7 +89,7 @@ def growth_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterato
         yield "growth", f"{run.key} grew onto spares"
 
 
-def tenant_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
+def tenant_faults(seen: AuditFacts, run: AuditedRun, opened: list[Held]) -> Iterator[Fault]:
     """Only opportunistic work borrows, and each of its pods the slots of one spare."""
     guests = [each for each in opened if each.role is Role.BORROWED]
     if guests and not run.spec.opportunistic:
@@ -130,7 +102,7 @@ def tenant_faults(seen: Auditor, run: AuditedRun, opened: list[Held]) -> Iterato
             yield "tenant", f"{lease.name} lies on no spare"
 
 
-def whole_faults(seen: Auditor) -> Iterator[Fault]:
+def whole_faults(seen: AuditFacts) -> Iterator[Fault]:
     """When an entry is over: groups that shrank are gone, spares that closed for a swap were used, widths are noted."""
     for key, groups in seen.moment.shrunk.items():
         left = {each.group for each in seen.runs[key].open if each.serial < seen.moment.leases}
@@ -145,7 +117,7 @@ def whole_faults(seen: Auditor) -> Iterator[Fault]:
             run.width, run.changed, run.stalled = width, seen.at, seen.moment.told.get(run.key)
 
 
-def idle_faults(seen: Auditor, now: int) -> Iterator[Fault]:
+def idle_faults(seen: AuditFacts, now: int) -> Iterator[Fault]:
     """A run that is narrower than desired grows, or was told why it does not, as soon as its cooldown is over."""
     for run in seen.runs.values():
         elastic = run.spec.malleable
@@ -172,7 +144,7 @@ def grid_of(spec: RunSpec, *, start: bool) -> range:
     return range(elastic.min_total_gpus, most + 1, elastic.step_gpus)
 
 
-def told_faults(seen: Auditor, run: AuditedRun, event: ev.GrowthDeferred) -> Iterator[Fault]:
+def told_faults(seen: AuditFacts, run: AuditedRun, event: ev.GrowthDeferred) -> Iterator[Fault]:
     """Why a run does not grow is told to those that could."""
     if run.spec.malleable is None or run.phase is not Phase.RUNNING:
         yield "growth", f"{run.key} cannot grow and was told {event.reason.value}"
