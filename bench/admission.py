@@ -85,11 +85,11 @@ def built(case: Case) -> Scheduler:
 def decide(scheduler: Scheduler, now: int, spec: RunSpec) -> tuple[float, float]:
     """Seconds of one decision, and of its undoing."""
     state, command = scheduler.state, asked(0, spec)
-    mark = state.mark()
+    trial = state.trial()
     began = time.perf_counter()
     decision = scheduler.engine.decide(now, (command,))
     decided = time.perf_counter()
-    state.rollback(mark)
+    trial.undo()
     ended = time.perf_counter()
     assert decision.tries[-1].result is Reason.Start, "the run finds money and room"
     return decided - began, ended - decided

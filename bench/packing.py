@@ -25,8 +25,9 @@ from bench.synthetic import (
     spread,
 )
 from fairlease.engine import command as cmd
+from fairlease.engine.context import Engine
 from fairlease.engine.place.packing import Packer, need_of
-from fairlease.engine.tick.decide import Engine
+from fairlease.engine.tick.decide import decide
 from fairlease.ledger.state.capacity import Pool
 from fairlease.model.budget import BudgetSpec, Envelope
 from fairlease.model.record import key
@@ -124,7 +125,7 @@ def _refused(scheduler: Scheduler, spec: RunSpec, reason: Reason) -> tuple[float
             assert decision.tries[-1].result is reason, decision.tries[-1]
 
     def at_first() -> float:
-        scheduler.engine = Engine(scheduler.state)
+        scheduler.engine = Engine(scheduler.state, decide)
         scheduler.state.capacity.pools[FLAVOR].ever_fits.clear()
         return clock(once)
 

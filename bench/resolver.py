@@ -33,7 +33,7 @@ def measured(scheduler: Scheduler) -> dict[str, float]:
     """The cost of a verdict when the claim is due."""
     state = scheduler.state
     claim, now = state.runs[run_key(0)], state.at + 16 * MINUTE
-    mark = state.mark()
+    trial = state.trial()
     state.apply(now, ReservationTurned(run=claim.key, state=ReservationState.ACTIVE, reason=Reason.Due))
     times, cut = [], 0
     for _ in range(ROUNDS):
@@ -42,7 +42,7 @@ def measured(scheduler: Scheduler) -> dict[str, float]:
         times.append(time.process_time() - began)
         assert found is not None, "there is work that can give way"
         cut = len(found.victims)
-    state.rollback(mark)
+    trial.undo()
     return spread(times) | {"victims": cut}
 
 

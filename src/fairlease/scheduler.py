@@ -11,8 +11,10 @@ import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.tick.decide import Decision, Engine
+from fairlease.engine.context import Decision, Engine
+from fairlease.engine.tick.decide import decide
 from fairlease.ledger.state.state import State
+from fairlease.ledger.state.undo import Trial
 from fairlease.ledger.store import snapshot
 from fairlease.ledger.store.protocol import Entry, Head, Ledger, Snapshot, Store
 
@@ -35,7 +37,7 @@ class Tick(NamedTuple):
 class Proposal(NamedTuple):
     """A decision that the state shows already, while the store does not have it: to be kept, or undone."""
 
-    mark: int
+    trial: Trial
     at: int
     decision: Decision
 
@@ -49,20 +51,20 @@ class Decider:
 
     def __init__(self, ledger: Ledger) -> None:
         self.state, self._snapshot_seq = fold(ledger)
-        self.engine = Engine(self.state)
+        self.engine = Engine(self.state, decide)
         self.head: Head = ledger.head()
         self._proposed: Proposal | None = None
 
     def propose(self, now: int, *commands: AnyCommand) -> Proposal:
         """Decide, and leave it open: one proposal at a time, and `keep` or `undo` it."""
         assert self._proposed is None, "a proposal is kept or undone before the next"
-        mark = self.state.mark()
+        trial = self.state.trial()
         try:
             decision = self.engine.decide(now, commands)
         except BaseException:
-            self.state.rollback(mark)
+            trial.undo()
             raise
-        self._proposed = Proposal(mark, self.engine.now, decision)
+        self._proposed = Proposal(trial, self.engine.now, decision)
         return self._proposed
 
     def keep(self, proposal: Proposal, entry: Entry | None) -> Tick:
@@ -70,7 +72,7 @@ class Decider:
         assert proposal is self._proposed, "what is kept was proposed last"
         assert (entry is None) == (not proposal.decision.events), "an entry holds what was decided"
         self._proposed = None
-        self.state.keep()
+        proposal.trial.keep()
         if entry is not None:
             self.head = Head(seq=entry.seq, hash=entry.hash, at=entry.at)
         return Tick(entry, proposal.decision)
@@ -79,16 +81,13 @@ class Decider:
         """It did not get into the ledger: it never happened."""
         assert proposal is self._proposed, "what is undone was proposed last"
         self._proposed = None
-        self.state.rollback(proposal.mark)
+        proposal.trial.undo()
 
     @contextmanager
     def what_if(self, now: int, *commands: AnyCommand) -> Iterator[Decision]:
         """Decide, look, and undo: nothing is written."""
-        mark = self.state.mark()
-        try:
+        with self.state.trial():
             yield self.engine.decide(now, commands)
-        finally:
-            self.state.rollback(mark)
 
     def next_timer(self) -> int | None:
         """When something falls due."""

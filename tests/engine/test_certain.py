@@ -58,7 +58,7 @@ def test_what_is_played_until_a_day_is_what_is_told_of_each_lease() -> None:
     for minutes in range(0, 50, 5):
         when = T0 + minutes * MINUTE
         told = {(lease.run, lease.name) for lease in leases if ReleaseTimes(state).free_from(lease) <= when}
-        mark = state.mark()
+        trial = state.trial()
         let_pass(state, when)
         left = ReleaseTimes(state)
         open_then = {(lease.run, lease.name): lease for each in state.running() for lease in each.leases.values()}
@@ -69,7 +69,7 @@ def test_what_is_played_until_a_day_is_what_is_told_of_each_lease() -> None:
         }
         if minutes in (20, 25):
             assert (key("drained") in state.runs and bool(world.run("drained").leases)) is (minutes == 20)
-        state.rollback(mark)
+        trial.undo()
         assert played == told, f"after {minutes} minutes"
     assert snapshot.freeze(state) == before
 
@@ -121,8 +121,8 @@ def test_a_window_that_moved_on_covers_again_when_it_opens_until_it_closes() -> 
     state = world.scheduler.state
     found = []
     for minutes in (3, 7, 12):
-        mark = state.mark()
+        trial = state.trial()
         let_pass(state, T0 + minutes * MINUTE)
         found.append(world.overdrawn())
-        state.rollback(mark)
+        trial.undo()
     assert found == [{"work"}, set(), {"work"}]

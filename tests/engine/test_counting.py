@@ -13,6 +13,7 @@ from fairlease.engine.preempt.resolve import resolve
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.runs import Standings
 from fairlease.ledger.state.state import State
+from fairlease.ledger.state.undo import Trial
 from fairlease.ledger.store import snapshot
 from fairlease.model.config import Config
 from fairlease.model.record import key
@@ -21,16 +22,16 @@ from fairlease.reason import Reason
 
 
 @contextmanager
-def trials(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def trials(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Trial]]:
     """The trials that are made meanwhile."""
-    made: list[int] = []
+    made: list[Trial] = []
 
-    def mark() -> int:
-        made.append(State.mark(state))
+    def trial() -> Trial:
+        made.append(State.trial(state))
         return made[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(state, "mark", mark)
+        patch.setattr(state, "trial", trial)
         yield made
 
 
@@ -94,14 +95,14 @@ def test_reservations_that_are_set_aside_at_once_are_gone_as_if_each_had_been_ca
     assert any(not run.hold.holds for run in state.holds.values() if run.hold is not None), "one is blocked"
     assert _standings(state.standings)[1], "and some are far"
     kept, before = {key("r3"), key("r9")}, _seen(state)
-    mark = state.mark()
+    trial = state.trial()
     for each in [each for each in state.holds if each not in kept]:
         state.apply(world.now, ev.ReservationTurned(run=each, state=ReservationState.CANCELED, reason=Reason.Notice))
     one_by_one, dirty = _seen(state), state.dirty.flavors
-    state.rollback(mark)
-    mark = state.mark()
+    trial.undo()
+    trial = state.trial()
     state.pretend_reserved(kept)
     assert _seen(state) == one_by_one
     assert state.dirty.flavors == dirty
-    state.rollback(mark)
+    trial.undo()
     assert _seen(state) == before

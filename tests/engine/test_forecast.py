@@ -298,10 +298,10 @@ def test_what_starts_teach_in_a_trial_is_forgotten_with_it(past: int, trial: int
     for number in range(before + past):
         learn(waits, undo, number, number * HOUR)
     kept, open_before = waits.freeze(), dict(waits.open)
-    mark = undo.mark()
+    attempt = undo.trial()
     for number in range(before + past, before + past + trial):
         learn(waits, undo, number, number * HOUR)
-    undo.rollback(mark)
+    attempt.undo()
     assert (waits.freeze(), waits.open) == (kept, open_before)
     thawed = Waits()
     thawed.thaw(waits.freeze())

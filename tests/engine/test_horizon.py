@@ -8,10 +8,10 @@ import pytest
 from tests.engine.build import HOUR, MINUTE, World, budget, envelope, node, run
 
 from fairlease.engine import command as cmd
+from fairlease.engine.context import Engine
 from fairlease.engine.place.packing import need_of
 from fairlease.engine.place.plan import Planner, least_width
 from fairlease.engine.reserve.availability import Availability, Terms, first_fit
-from fairlease.engine.tick.decide import Engine
 from fairlease.engine.tick.scheduling_pass import room_for
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.runs import RunState

@@ -68,10 +68,10 @@ def test_what_is_learned_in_a_trial_is_forgotten_with_it(
     for owner, user, gpus, duration in past:
         found.learn(undo, kinds(owner, user, gpus), duration)
     before = tuple(found.freeze())
-    mark = undo.mark()
+    attempt = undo.trial()
     for owner, user, gpus, duration in trial * 9:
         found.learn(undo, kinds(owner, user, gpus), duration)
-    undo.rollback(mark)
+    attempt.undo()
     assert tuple(found.freeze()) == before
 
 

@@ -31,7 +31,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
 
 LENDERS_MAX = 8
 PLACES_MAX = 8
@@ -144,12 +144,9 @@ class Counterfactual:
         """Submit it, look, and undo."""
         engine, state = self._engine, self._engine.state
         self.tries += 1
-        mark = state.mark()
-        try:
+        with state.trial():
             engine.decide(self._now, (*self._instead, cmd.Submit(self._key, spec)))
             return self._seen(self._key, spec)
-        finally:
-            state.rollback(mark)
 
     def _seen(self, key: Key, spec: RunSpec) -> TriedChange:
         state, gpus = self._engine.state, _gpus(spec)
@@ -379,13 +376,10 @@ class Counterfactual:
         Told where that is not the date of its reservation: it has none, or that date cannot be kept.
         """
         engine, state = self._engine, self._engine.state
-        mark = state.mark()
-        try:
+        with state.trial():
             if not self._living:
                 engine.decide(self._now, (cmd.Submit(self._key, self._spec),))
             trial = self._played(self._run if self._living else self._key)
-        finally:
-            state.rollback(mark)
         if trial.starts and trial.at != self.base.at:
             yield SuggestedChange(ChangeKind.WAIT, "", None, None, self._spec, trial)
 

@@ -22,7 +22,7 @@ from fairlease.model.reservation import ReservationState, Scope
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.store.protocol import Entry
 
 

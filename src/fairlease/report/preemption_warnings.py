@@ -19,8 +19,8 @@ from fairlease.report.notices import Notice, NoticeKind, Risk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairlease.engine.context import Engine
     from fairlease.engine.preempt.odds import Odds
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.state import State
 
 LAST_CALL = 2 * MINUTE

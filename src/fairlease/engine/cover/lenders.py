@@ -18,7 +18,7 @@ from fairlease.ledger.state import events as ev
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.accounts import AccountId
     from fairlease.ledger.state.runs import RunState
     from fairlease.model.record import Key
@@ -45,12 +45,9 @@ class Lenders:
 def _thought_of(engine: Engine, run: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
     """A run as if it had just been submitted; afterwards it never was."""
     state = engine.state
-    mark = state.mark()
-    try:
+    with state.trial():
         state.apply(now, ev.RunSubmitted(run=run, spec=spec))
         yield state.runs[run]
-    finally:
-        state.rollback(mark)
 
 
 def _named(engine: Engine, spec: RunSpec, asked: set[AccountId]) -> tuple[str, ...]:

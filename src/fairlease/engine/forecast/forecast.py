@@ -22,7 +22,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.record import Key

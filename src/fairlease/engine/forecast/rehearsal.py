@@ -31,7 +31,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from fairlease.engine.tick.decide import Decision, Engine
+    from fairlease.engine.context import Decision, Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
 
@@ -152,9 +152,8 @@ class Rehearsal:
     def _play(self, near: set[Key]) -> tuple[bool, int]:
         """Until these have started; whether more would happen after that, and when that was. Everything is undone."""
         state, most = self.state, max(NEAR, len(near))
-        mark = state.mark()
-        state.teaches = False
-        try:
+        with state.trial():
+            state.stop_teaching()
             running = state.running()
             self._crowd = len(running) > CROWD
             self._ends = [self._end_of(run) for run in running]
@@ -168,9 +167,6 @@ class Rehearsal:
                     return False, state.at
                 self.steps += 1
             return True, state.at
-        finally:
-            state.teaches = True
-            state.rollback(mark)
 
     def _step(self) -> bool:
         """The next instant at which something happens; False where nothing more does."""

@@ -17,9 +17,9 @@ from fairlease.model.reservation import Scope
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from fairlease.engine.context import Engine
     from fairlease.engine.preempt.resolve import Resolution
     from fairlease.engine.reserve.release_times import Change
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.runs import Footprint, Hold, RunState
 
 LOOKED_INTO = 8

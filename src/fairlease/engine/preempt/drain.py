@@ -110,13 +110,11 @@ def _claim(command: Resolve, now: int) -> RunState:
 
 def _frees(state: State, pool: Pool, mask: int, claim: RunState, found: Choice, now: int) -> bool:
     """Carry it out on a trial, and count anew."""
-    mark = state.mark()
-    for victim in found.victims:
-        state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-    need = need_of(claim.spec, claim.spec.resources.total_gpus)
-    fits = DrainScope(state, pool, mask, need).fits()
-    state.rollback(mark)
-    return fits
+    with state.trial():
+        for victim in found.victims:
+            state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
+        need = need_of(claim.spec, claim.spec.resources.total_gpus)
+        return DrainScope(state, pool, mask, need).fits()
 
 
 def _too_young(state: State, pool: Pool, mask: int, now: int) -> Refusal:

@@ -24,10 +24,10 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from fairlease.engine.context import Engine
     from fairlease.engine.preempt.lottery_pool import LotteryPool
     from fairlease.engine.preempt.victims import Victim
     from fairlease.engine.reserve.due_date import Day
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token

@@ -211,12 +211,10 @@ def plan_without(planner: Planner, family: Family, victims: list[Victim]) -> Pla
     payers = {state.runs[each.run].leases[name].payer for each in victims for name in each.names}
     accounts = [state.account(payer.budget, payer.envelope) for payer in payers]
     withheld = {each.id: Withheld.of(each, now, state.config.commit_quantum) for each in accounts}
-    mark = state.mark()
-    for victim in victims:
-        state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-    plan = Planner(state, family, planner.run, now, withheld).widest(planner.affordable())
-    state.rollback(mark)
-    return plan
+    with state.trial():
+        for victim in victims:
+            state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
+        return Planner(state, family, planner.run, now, withheld).widest(planner.affordable())
 
 
 class Gone:

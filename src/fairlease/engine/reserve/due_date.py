@@ -15,7 +15,7 @@ from fairlease.engine.reserve.release_times import Change, let_pass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
 
 
@@ -57,8 +57,5 @@ def due_date(engine: Engine, claim: RunState) -> Iterator[Day | None]:
     if at is None:
         yield None
         return
-    mark = state.mark()
-    try:
+    with state.trial():
         yield Day(at, let_pass(state, at), noticed(claim, at))
-    finally:
-        state.rollback(mark)

@@ -21,8 +21,8 @@ from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from fairlease.engine.context import Engine
     from fairlease.engine.reserve.reservation import Draft
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.runs import Hold, RunState
 
 GAIN_MIN, GAIN_SHARE = MINUTE, 4

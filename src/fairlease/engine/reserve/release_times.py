@@ -16,8 +16,8 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from fairlease.engine.cover import overdraft
 from fairlease.engine.preempt.shrink import shed
-from fairlease.engine.tick import overdraft
 from fairlease.ledger.state.events import CoverLost, CoverRegained, LeasesClosed
 from fairlease.ledger.state.timers import Due
 from fairlease.model.lease import Role

@@ -34,7 +34,7 @@ from fairlease.model.reservation import ReservationState, reservation_name
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.capacity import Domain
     from fairlease.ledger.state.runs import Hold, RunState
 

@@ -21,7 +21,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.command import Drill
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease, Payer

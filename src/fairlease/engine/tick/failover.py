@@ -20,7 +20,7 @@ from fairlease.model.node import matches
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease, Payer
@@ -37,11 +37,11 @@ class Fate(NamedTuple):
     gone: frozenset[int]
 
 
-def recover(engine: Engine) -> None:
-    """Close what the failed nodes held, and let every run that lost a pod swap, shrink, ask again or end."""
-    if not engine.fallen:
+def recover(engine: Engine, removed: set[str]) -> None:
+    """Close what the failed nodes held, and let every run that lost a pod swap, shrink, ask again or end; `removed` nodes go."""
+    fallen, engine.state.dirty.failed = engine.state.dirty.failed, {}
+    if not fallen:
         return
-    fallen, engine.fallen = engine.fallen, {}
     lost: dict[Key, list[Lease]] = {}
     for name in fallen:
         for _, lease in sorted(engine.state.capacity.nodes[name].leases.items()):
@@ -53,9 +53,11 @@ def recover(engine: Engine) -> None:
         engine.emit(ev.LeasesClosed(run=key, names=names, reason=Reason.NodeFailure))
     for run, attempt, fate in fates:
         if run.key in engine.state.runs and run.attempt == attempt:  # else it gave way to another's swap
+            engine.subject = run.key
             _carry_out(engine, run, fate, lost[run.key])
-    for name, removed in fallen.items():
-        if removed:
+    for name in fallen:
+        if name in removed:
+            removed.remove(name)
             engine.emit(ev.NodeRemoved(node=name))
 
 

@@ -25,25 +25,26 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.accounts import AccountId
+    from fairlease.ledger.state.dirty import Dirty
     from fairlease.ledger.state.runs import RunState
     from fairlease.model.record import Key
 
 
 class GrowthCandidates:
-    """What happened since growth was last looked at: whose cooldown is over, who is covered again, what could help others."""
+    """What happened since growth was last looked at: cooldowns that are over, runs covered again, what could help."""
 
-    def __init__(self) -> None:
-        self.ripe: set[Key] = set()
+    def __init__(self, cooled: set[Key] | None = None) -> None:
+        self.cooled: set[Key] = cooled or set()
         self.regained: set[Key] = set()
         self.flavors: set[str] = set()
         self.accounts: set[AccountId] = set()
         self.budgets = False
 
-    def take(self, engine: Engine) -> None:
+    def take(self, dirty: Dirty) -> None:
         """Remember what changed, before decisions on waiting runs forget it."""
-        dirty = engine.state.dirty
+        self.regained |= dirty.regained
         self.flavors |= dirty.flavors | dirty.topology
         self.accounts |= dirty.accounts
         self.budgets |= dirty.budgets
@@ -57,31 +58,32 @@ class Piece(NamedTuple):
     within: int | None
 
 
-def settle(engine: Engine) -> None:
+def settle(engine: Engine, candidates: GrowthCandidates) -> None:
     """Let those grow that could, in order of asking."""
-    notice, engine.notice = engine.notice, GrowthCandidates()
-    if not (engine.state.hungry or notice.ripe or notice.regained):
+    regained, engine.state.dirty.regained = candidates.regained | engine.state.dirty.regained, set()
+    if not (engine.state.hungry or candidates.cooled or regained):
         return
-    for run in sorted(_candidates(engine, notice), key=lambda each: each.order):
+    for run in sorted(_candidates(engine, candidates, regained), key=lambda each: each.order):
+        engine.subject = run.key
         refusal = _grow(engine, run)
         if refusal is not None and run.stalled is not refusal.reason:
             engine.emit(ev.GrowthDeferred(run=run.key, reason=refusal.reason, message=refusal.message))
 
 
-def _candidates(engine: Engine, notice: GrowthCandidates) -> Iterator[RunState]:
+def _candidates(engine: Engine, changed: GrowthCandidates, regained: set[Key]) -> Iterator[RunState]:
     state = engine.state
-    for key in notice.ripe:
+    for key in changed.cooled:
         run = state.runs.get(key)
         if run is not None and run.stalled is None and state.wants_to_grow(run) and _cooled(engine, run):
             yield run
     found: dict[Key, RunState] = {}
     for (flavor, signature), runs in state.hungry.items():
-        helped = notice.budgets or flavor in notice.flavors
-        if helped or (notice.accounts and not engine.family.asked(signature).isdisjoint(notice.accounts)):
+        helped = changed.budgets or flavor in changed.flavors
+        if helped or (changed.accounts and not engine.family.asked(signature).isdisjoint(changed.accounts)):
             pool = state.capacity.pools.get(flavor)
             free = 0 if pool is None else pool.free
             found |= {key: run for key, run in runs.items() if run.stalled is not Reason.NoRoom or _step(run) <= free}
-    for key in notice.regained:
+    for key in regained:
         run = state.runs.get(key)
         if run is not None and run.stalled is Reason.Overdrawn:
             found[key] = run
@@ -103,21 +105,18 @@ def _grow(engine: Engine, run: RunState) -> Refusal | None:
     if run.overdrawn:
         return Refusal(Reason.Overdrawn, "part of it is overdrawn: it grows when all of it is covered", {})
     state, found = engine.state, list[ev.LeasesOpened]()
-    mark = state.mark()
-    refusal = None
-    for piece in _pieces(engine, run):
-        planned = _plan(engine, run, piece)
-        if isinstance(planned, Refusal):
-            refusal = planned
-            break
-        spots = [spot._replace(group=piece.group) for spot in planned.spots]
-        event = bind(run, Plan(planned.width, spots, planned.payers), Reason.Grow)
-        state.apply(engine.now, event)
-        found.append(event)
-    state.rollback(mark)
-    for event in found if refusal is None else ():
+    with state.trial():
+        for piece in _pieces(engine, run):
+            planned = _plan(engine, run, piece)
+            if isinstance(planned, Refusal):
+                return planned
+            spots = [spot._replace(group=piece.group) for spot in planned.spots]
+            event = bind(run, Plan(planned.width, spots, planned.payers), Reason.Grow)
+            state.apply(engine.now, event)
+            found.append(event)
+    for event in found:
         engine.emit(event)
-    return refusal
+    return None
 
 
 def _pieces(engine: Engine, run: RunState) -> Iterator[Piece]:

@@ -22,8 +22,8 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairlease.engine.context import Engine
     from fairlease.engine.preempt.resolve import Resolution
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.runs import RunState, Unit
 
 
@@ -182,7 +182,6 @@ def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
     if command.node not in engine.state.capacity.nodes:
         return _refuse(Reason.NotFound, f"there is no node {command.node}")
     fail_node(engine, command.node)
-    engine.fallen[command.node] = True
     return None
 
 
@@ -190,9 +189,8 @@ def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
 
 
 def fail_node(engine: Engine, name: str) -> None:
-    """A node counts as failed. What follows is `swap.recover`'s, once all that fail at this moment are known."""
+    """A node counts as failed. What follows is `failover.recover`'s, once all that fail at this moment are known."""
     engine.emit(ev.NodeFailed(node=name))
-    engine.fallen.setdefault(name, False)
 
 
 def give_way_to_spare(engine: Engine, tenant: RunState, run: RunState) -> None:

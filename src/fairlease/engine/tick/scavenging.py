@@ -17,7 +17,7 @@ from fairlease.model.lease import Role
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.capacity import NodeState
     from fairlease.ledger.state.runs import RunState
 
@@ -34,11 +34,10 @@ def start_on_spares(engine: Engine, run: RunState, width: int) -> LeasesOpened |
     berths = {node.node.name: berths_on(node, size) for node in hosts}
     if not any(role is Role.BORROWED for found in berths.values() for _, role in found):
         return None
-    mark = state.mark()
-    for name, found in berths.items():
-        state.pretend_free(name, bits_of(tuple(slot for slots, _ in found for slot in slots)))
-    plan = Planner(state, engine.family, run, engine.now).widest()
-    state.rollback(mark)
+    with state.trial():
+        for name, found in berths.items():
+            state.pretend_free(name, bits_of(tuple(slot for slots, _ in found for slot in slots)))
+        plan = Planner(state, engine.family, run, engine.now).widest()
     return None if plan is None or plan.width <= width else _bind(run, plan, berths)
 
 

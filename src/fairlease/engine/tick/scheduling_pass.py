@@ -1,4 +1,4 @@
-"""Round: runs that wait are tried in order of asking, whoever asks for the same at once (SEMANTICS §6).
+"""Scheduling pass: runs that wait are tried in order of asking, whoever asks for the same at once (SEMANTICS §6).
 
 Runs that ask for the same stand in one shape: what the first of them is refused, all are, and they are told so together. Each
 comes to its reservation in its own turn all the same, so that who asked before it, with another shape, has its date first. Shapes
@@ -10,13 +10,16 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.context import Try
 from fairlease.engine.place.lien_rights import opening
 from fairlease.engine.place.packing import could_fit, need_of
 from fairlease.engine.place.plan import Planner, least_width
 from fairlease.engine.reserve import reservation
+from fairlease.engine.tick.start import start
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.runs import Shape, least_limit
 from fairlease.model.reservation import ReservationState
+from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -24,23 +27,13 @@ if TYPE_CHECKING:
 
     from sortedcontainers import SortedDict
 
+    from fairlease.engine.context import Engine
     from fairlease.engine.refusal import Refusal
-    from fairlease.engine.tick.decide import Engine
     from fairlease.ledger.state.runs import RunState
-    from fairlease.model.record import Key
 
 FIRST, EXACT, TOLD = -1, -2, -3
 """Whom to try of a shape, where no line says it: whoever asked first, or the very run whose reservation is due. One that was only
 told why it waits is not tried, but comes to its reservation."""
-
-
-class Try(NamedTuple):
-    """One attempt at starting waiting runs: what came of it, and for how many of one shape it holds."""
-
-    run: Key
-    result: Reason
-    runs: int
-    tally: dict[str, int]
 
 
 class Woken(NamedTuple):
@@ -55,11 +48,36 @@ class Woken(NamedTuple):
     due: list[RunState]
 
 
+def woken(engine: Engine, due: list[RunState]) -> Woken:
+    """Waiting runs that something since the last try could have helped; forgets what it was."""
+    state, queue = engine.state, engine.state.queue
+    dirty, state.dirty = state.dirty, type(state.dirty)()
+    state.dirty.shaken = dirty.shaken
+    due = due + [state.holds[key] for key in sorted(dirty.sliced) if key in state.holds]
+    if dirty.budgets:
+        return Woken(list(queue.shapes.values()), [], dirty.arrived, due)
+    found = {key: queue.shapes[key] for key in dirty.arrived if key in queue.shapes}
+    if dirty.topology:
+        found |= {key: each for key, each in queue.shapes.items() if each.sample.resources.gpu_type in dirty.topology}
+    if dirty.lost:  # Those who wait for room may no longer be funded: that is recorded, room or not.
+        asked = engine.family.asked
+        found |= {key: each for key, each in queue.shapes.items() if not asked(each.signature).isdisjoint(dirty.lost)}
+    if dirty.accounts:
+        family = engine.family
+        for signature, shapes in queue.others.items():
+            if not family.asked(signature).isdisjoint(dirty.accounts):
+                found.update(shapes)
+    flavors = queue.lines if dirty.accounts else dirty.flavors
+    lines = [line for flavor in flavors for line in queue.lines.get(flavor, {}).values()]
+    return Woken(list(found.values()), lines, dirty.arrived, due)
+
+
 class SchedulingPass:
     """One look at all that could start now."""
 
-    def __init__(self, engine: Engine, woken: Woken) -> None:
+    def __init__(self, engine: Engine, woken: Woken, tries: list[Try]) -> None:
         self._engine = engine
+        self._tries = tries
         self._state = engine.state
         self._woken = woken
         self._refused: dict[bytes, Refusal] = {}
@@ -91,12 +109,16 @@ class SchedulingPass:
 
     def _try(self, shape: Shape, order: int, number: int) -> None:
         """Start a run; what it is refused, all of its shape are."""
-        refusal = self._engine.start(shape.runs[order])
+        run = shape.runs[order]
+        self._engine.subject = run.key
+        refusal = start(self._engine, run)
         if refusal is None:
+            if run.phase is Phase.RUNNING:
+                self._tries.append(Try(run.key, Reason.Start, 1, {}))
             self._next_of(shape, number)
             return
         self._refused[shape.key] = refusal
-        for each in _tell(self._engine, shape, refusal, self._woken.arrived.get(shape.key, [])):
+        for each in _tell(self._engine, shape, refusal, self._woken.arrived.get(shape.key, []), self._tries):
             heappush(self._heap, (each, shape.key, TOLD))
 
     def _next_of(self, shape: Shape, number: int) -> None:
@@ -123,7 +145,7 @@ def room_for(engine: Engine, shape: Shape, order: int) -> bool:
     return could_fit(pool, need_of(spec, least_width(spec)), way)
 
 
-def promote(engine: Engine) -> None:
+def promote(engine: Engine, tries: list[Try]) -> None:
     """Those who asked next get a slice and a lien when somebody with one has started or gone.
 
     Who cannot be paid any more, or has nowhere to lie, is told so, like all who are alike.
@@ -131,25 +153,26 @@ def promote(engine: Engine) -> None:
     state = engine.state
     for _, far in sorted(state.standings.far.items()):
         while far and not reservation.far(engine, run := far.peekitem(0)[1]):
+            engine.subject = run.key
             planner = Planner(state, engine.family, run, engine.now)
             refusal = planner.unfunded()
             if refusal is None and reservation.make(engine, run, planner, Reason.Nearer):
                 continue
             shape, why = state.queue.shapes[run.shape], refusal or planner.roomless()
-            for order in _tell(engine, shape, why, []):
+            for order in _tell(engine, shape, why, [], tries):
                 if order in shape.runs:
                     _reserve(engine, shape.runs[order], why)
             if far and far.peekitem(0)[1] is run:  # It waits for a window, and has a date until then.
                 break
 
 
-def _tell(engine: Engine, shape: Shape, refusal: Refusal, arrived: list[RunState]) -> list[int]:
+def _tell(engine: Engine, shape: Shape, refusal: Refusal, arrived: list[RunState], tries: list[Try]) -> list[int]:
     """Tell all runs of a shape why they wait, where that changed; where it did not, only those that came must be told.
 
     Returns the places of those for whose reservations that means something.
     """
     first = shape.runs[shape.orders[0]]
-    engine.tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
+    tries.append(Try(first.key, refusal.reason, len(shape.runs), refusal.tally))
     orders = shape.orders
     if shape.reason is refusal.reason:
         came = {run.order for run in arrived + engine.state.dirty.arrived.get(shape.key, [])}
@@ -179,6 +202,7 @@ def _concerned(engine: Engine, shape: Shape, refusal: Refusal) -> Iterable[int]:
 
 def _reserve(engine: Engine, run: RunState, refusal: Refusal) -> None:
     """What the reason for waiting means for the reservation of a run that was not tried itself."""
+    engine.subject = run.key
     reason, closed = refusal.reason, Reason.WindowClosed.value in refusal.tally
     if reason is Reason.Reserved:
         if run.hold is None or not run.hold.holds:

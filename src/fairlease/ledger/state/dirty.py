@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 class Dirty:
     """What changed since decisions were last made, so that only those are made anew that could come out otherwise."""
 
-    __slots__ = ("accounts", "arrived", "budgets", "flavors", "lost", "shaken", "sliced", "topology")
+    __slots__ = (
+        "accounts",
+        "arrived",
+        "budgets",
+        "failed",
+        "flavors",
+        "lost",
+        "regained",
+        "shaken",
+        "sliced",
+        "topology",
+    )
 
     def __init__(self) -> None:
         self.flavors: set[str] = set()
@@ -23,6 +34,8 @@ class Dirty:
         self.lost: set[AccountId] = set()
         self.sliced: set[Key] = set()
         self.shaken: set[Key] = set()
+        self.regained: set[Key] = set()
+        self.failed: dict[str, None] = {}
         self.budgets = False
 
     def __bool__(self) -> bool:
@@ -32,10 +45,10 @@ class Dirty:
     def copy(self) -> Dirty:
         """For a trial, which must leave no trace."""
         twin = Dirty()
-        if not self and not self.shaken:  # as between two ticks
+        if not self and not (self.shaken or self.regained or self.failed):  # as between two ticks
             return twin
         twin.flavors, twin.accounts, twin.topology = set(self.flavors), set(self.accounts), set(self.topology)
         twin.arrived = {shape: list(runs) for shape, runs in self.arrived.items()}
         twin.lost, twin.sliced, twin.budgets = set(self.lost), set(self.sliced), self.budgets
-        twin.shaken = set(self.shaken)
+        twin.shaken, twin.regained, twin.failed = set(self.shaken), set(self.regained), dict(self.failed)
         return twin

@@ -9,7 +9,7 @@ from fairlease.ledger.state.dirty import Dirty
 from fairlease.ledger.state.runs import Standings
 from fairlease.ledger.state.slots import bar
 from fairlease.ledger.state.timers import Due, Timers
-from fairlease.ledger.state.undo import UndoLog
+from fairlease.ledger.state.undo import Trial, UndoLog
 from fairlease.model.config import Config
 
 if TYPE_CHECKING:
@@ -28,22 +28,12 @@ class StateBase:
         self.standings = Standings()
         self.dirty = Dirty()
         self.undo = UndoLog()
-        self._dirty_marks: list[Dirty] = []
 
-    def mark(self) -> int:
-        """Open a trial."""
-        self._dirty_marks.append(self.dirty.copy())
-        return self.undo.mark()
-
-    def rollback(self, mark: int) -> None:
-        """End a trial as if it had never been."""
-        self.undo.rollback(mark)
-        self.dirty = self._dirty_marks.pop()
-
-    def keep(self) -> None:
-        """End a trial and let it stand."""
-        self.undo.keep()
-        self._dirty_marks.pop()
+    def trial(self) -> Trial:
+        """Open a trial: a context that puts everything back at its end, unless it was kept."""
+        trial = self.undo.trial()
+        self.undo.later(setattr, self, "dirty", self.dirty.copy())
+        return trial
 
     def _set_time(self, at: int) -> None:
         self.at = at

@@ -2,8 +2,8 @@
 
 State changes only through `apply(at, event)`; replaying the log gives the live state. Indexes (free slots, money, open leases by
 run, by node and by envelope, the queue, timers) are kept by `apply`, never recomputed by scanning. It holds what is open, plus
-for what is over only how it ended: closed leases and old bills lie in the store. `mark`, `rollback` and `keep` make every change
-a trial that can be undone.
+for what is over only how it ended: closed leases and old bills lie in the store. `trial` makes every change one
+that can be undone.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class State(StateIndexes):
         state.failed = True
         self._timer(Due.DEBOUNCE, (event.node,), None)
         self._bar(state)
+        self.dirty.failed[event.node] = None
 
     def _node_removed(self, event: ev.NodeRemoved) -> None:
         state = self.capacity.nodes[event.node]
@@ -300,6 +301,7 @@ class State(StateIndexes):
         unit: Unit = (event.run, event.budget, event.envelope, event.group)
         self._reclass(run, unit, overdrawn=False)
         self._forget(run, unit)
+        self.dirty.regained.add(run.key)
 
     def _outcome_recorded(self, event: ev.OutcomeRecorded) -> None:
         self._set("outcomes", self.outcomes + 1)

@@ -2,13 +2,14 @@
 
 Every mutable part of the state can say what it is (`save`) and become that again (`restore`). Before a part is changed it is
 touched; while a trial is open, the first touch saves it. Dictionaries are changed through `put` and `pop`. Without an open trial
-all of this costs a comparison. Trials nest: a resolver tries cuts inside a tick that may itself be undone.
+all of this costs a comparison. Trials nest: a resolver tries preemptions inside a tick that may itself be undone. The outermost
+trial puts back everything, whatever was left open inside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -79,33 +80,75 @@ class UndoLog:
         if self._calls is not None:
             self._calls.append((call, arguments))
 
-    def mark(self) -> int:
-        """Open a trial."""
+    def trial(self) -> Trial:
+        """Open a trial: a context that puts everything back at its end, unless it was kept."""
+        return Trial(self)
+
+    def open(self) -> int:
+        """A level more; returns where it begins."""
         if self._calls is None:
             self._calls = []
         self._stack.append(self._saved)
         self._saved = set()
         return len(self._calls)
 
-    def rollback(self, mark: int) -> None:
-        """Close the trial and put everything back as it was at `mark`."""
+    def put_back(self, depth: int, begins: int) -> None:
+        """Undo all that came since a level began, with the levels inside it that a fault may have left open."""
         calls = self._calls
         assert calls is not None, "a trial is open"
-        while len(calls) > mark:
+        assert len(self._stack) >= depth, "this one is"
+        while len(calls) > begins:
             call, arguments = calls.pop()
             call(*arguments)
-        self._close()
+        self.close(depth)
 
-    def keep(self) -> None:
-        """Close the trial and let it stand; an outer trial can still undo it."""
-        assert self._calls is not None, "a trial is open"
-        self._close()
-
-    def _close(self) -> None:
-        self._saved = self._stack.pop()
+    def close(self, depth: int) -> None:
+        """End a level and all inside it; what they did stands, and an outer trial can still undo it."""
+        self._saved = self._stack[depth - 1]
+        del self._stack[depth - 1 :]
         if not self._stack:
             self._calls = None
             self._saved = set()
+
+    @property
+    def depth(self) -> int:
+        """How many trials are open."""
+        return len(self._stack)
+
+
+class Trial:
+    """Changes that can be undone: `with state.trial() as trial:` puts everything back at its end unless `trial.keep()` was called.
+
+    Where a trial outlives a block (a proposal that waits for its append) `keep` or `undo` ends it.
+    """
+
+    __slots__ = ("_begins", "_depth", "_log", "_open")
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+        self._begins = log.open()
+        self._depth = log.depth
+        self._open = True
+
+    def keep(self) -> None:
+        """Let it stand."""
+        assert self._open, "a trial is ended once"
+        assert self._log.depth == self._depth, "the innermost trial is ended first"
+        self._open = False
+        self._log.close(self._depth)
+
+    def undo(self) -> None:
+        """Put everything back as it was when the trial was opened."""
+        assert self._open, "a trial is ended once"
+        self._open = False
+        self._log.put_back(self._depth, self._begins)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            self.undo()
 
 
 def _drop(mapping: dict[K, V], items: dict[K, V]) -> None:

@@ -312,6 +312,11 @@ class StateIndexes(StateBase):
         self._start_by(run, None)
         self.undo.put(self._running(run), run.key, run)
 
+    def stop_teaching(self) -> None:
+        """Inside a trial: what happens from now on is a rehearsal, from which no forecast learns."""
+        assert self.undo.recording, "only a trial may pretend"
+        self._set("teaches", value=False)
+
     def _running(self, run: RunState) -> dict[Key, RunState]:
         """Where a run is listed while it runs."""
         return (

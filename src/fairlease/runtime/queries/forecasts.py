@@ -18,7 +18,7 @@ from fairlease.report.reservation_history import forecast_view
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlease.engine.tick.decide import Engine
+    from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.store.protocol import Entry
     from fairlease.runtime.queries.history import SubmittedRun

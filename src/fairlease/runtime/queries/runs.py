@@ -216,12 +216,9 @@ class RunQueries:
         """A run as if it had just been submitted and nothing decided yet; afterwards it never was."""
         state = self._scheduler.state
         run = TRIAL if name in state.runs else name
-        mark = state.mark()
-        try:
+        with state.trial():
             state.apply(max(now, state.at), ev.RunSubmitted(run=run, spec=spec))
             yield state.runs[run]
-        finally:
-            state.rollback(mark)
 
     def story(self, run: Key) -> list[View]:
         """All that happened to a run, told: what is about it, and resolutions that it asked for or gave way in."""
