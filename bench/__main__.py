@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 
-from bench import admission, burst, cluster, forecast, link, loop, packing, resolver, restart, swap, trace
+from bench import admission, burst, cluster, forecast, link, loop, packing, quality, resolver, restart, swap, trace
 from bench.synthetic import Figures
 from fairlease.scheduler import calm_collector
 
@@ -24,6 +24,7 @@ MODULES = {
     "forecast": forecast,
     "swap": swap,
     "trace": trace,
+    "quality": quality,
     "link": link,
     "cluster": cluster,
 }

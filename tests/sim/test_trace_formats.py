@@ -9,7 +9,7 @@ from tests.sim.traces import HELIOS, PHILLY, helios, philly, quotas, swf
 
 from fairlease.model.amount import HOUR, SECOND, parse_instant
 from fairlease.model.document import Invalid
-from fairlease.replay.formats import read_trace
+from fairlease.replay.formats import processors_apart, read_trace
 from fairlease.replay.quota import read_quotas
 from fairlease.replay.trace import Asker, Limits, TraceJob, pods_of, read_limits
 
@@ -50,6 +50,7 @@ def test_swf_jobs_take_their_start_from_the_header_and_their_limit_from_the_requ
         owner="org:g74",
         gpus=8,
         duration=HOUR,
+        nodes=8,
         limit=2 * HOUR,
         user="u3",
     )
@@ -197,3 +198,8 @@ def test_a_quota_that_makes_no_sense_is_told_with_its_line(tmp_path: Path, row: 
         read_quotas(str(quotas(tmp_path, row)), "Venus", trace)
     (problem,) = error.value.problems
     assert (problem.line, problem.field) == (2, column)
+
+
+@pytest.mark.parametrize(("processors", "pods"), [(1, 1), (64, 64), (66, 33), (300, 75), (97, 97), (512, 64)])
+def test_processors_of_a_workload_log_are_placed_apart(processors: int, pods: int) -> None:
+    assert processors_apart(processors) == pods

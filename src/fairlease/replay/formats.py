@@ -44,6 +44,9 @@ SWF_FIELDS = (
 SWF_STATUS = {0: 1, 1: 0, 5: 130}
 """Failed, completed, cancelled; anything else is taken as completed."""
 
+PODS_MAX = 64
+"""A job of processors alone is divided into as many pods at the most, where its width allows."""
+
 HELIOS_START = "2020-09-01T00:00:00Z"
 SWF_START = "1970-01-01T00:00:00Z"
 
@@ -238,10 +241,22 @@ def _swf_job(row: Row, zero: int, names: _Names) -> TraceJob | None:
         owner=row.owner("group", "g") if group >= 0 else f"{ROOT}:unknown",
         gpus=gpus,
         duration=duration,
+        nodes=processors_apart(gpus),
         limit=limit if limit > 0 else None,
         user=f"u{user}" if user >= 0 else None,
         exit_code=SWF_STATUS.get(row.whole("status", -1), 0),
     )
+
+
+def processors_apart(processors: int) -> int:
+    """Into how many pods a job is divided of which only the processors are known, and no nodes: they may be anywhere.
+
+    One each; where that were more than 64, two, four or eight, so that what is placed stays countable.
+    """
+    pods = processors
+    while pods > PODS_MAX and pods % 2 == 0:
+        pods //= 2
+    return pods
 
 
 class _Names:
