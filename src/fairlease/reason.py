@@ -84,6 +84,7 @@ class Reason(enum.Enum):
     NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller pods or groups, or another location"
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
+    InternalError = "InternalError", 205, True, "report it with the scheduler's log; it is tried again after a pause"
     BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"
 
     # How a run is, when nothing is wrong.

@@ -8,10 +8,11 @@ before, because the engine remembers nothing that the ledger does not tell.
 from __future__ import annotations
 
 import gc
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.context import Decision, Engine
+from fairlease.engine.context import Decision, Engine, Fault
 from fairlease.engine.tick.decide import decide
 from fairlease.ledger.state.state import State
 from fairlease.ledger.state.undo import Trial
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlease.engine.command import AnyCommand
+    from fairlease.model.record import Key
 
 SNAPSHOT_EVERY = 8_000
 """Entries after which a snapshot saves a later start from replaying them: about a second of replay."""
@@ -58,14 +60,24 @@ class Decider:
     def propose(self, now: int, *commands: AnyCommand) -> Proposal:
         """Decide, and leave it open: one proposal at a time, and `keep` or `undo` it."""
         assert self._proposed is None, "a proposal is kept or undone before the next"
-        trial = self.state.trial()
-        try:
-            decision = self.engine.decide(now, commands)
-        except BaseException:
-            trial.undo()
-            raise
+        trial, decision = self._decide(now, commands)
         self._proposed = Proposal(trial, self.engine.now, decision)
         return self._proposed
+
+    def _decide(self, now: int, commands: tuple[AnyCommand, ...]) -> tuple[Trial, Decision]:
+        """One decision, inside a trial. A fault while a run was handled is that run's: all is undone and decided without it."""
+        faults: dict[Key, Fault] = {}
+        while True:
+            trial = self.state.trial()
+            try:
+                return trial, self.engine.decide(now, commands, faults)
+            except BaseException as error:
+                subject, requested = self.engine.subject, self.engine.requested
+                trial.undo()
+                if not isinstance(error, Exception) or subject is None or subject in faults:
+                    raise
+                message = f"the scheduler failed to handle it ({type(error).__name__})"
+                faults[subject] = Fault(message, requested, "".join(traceback.format_exception(error)))
 
     def keep(self, proposal: Proposal, entry: Entry | None) -> Tick:
         """It is in the ledger, as `entry`; or it changed nothing, and there is none."""
@@ -86,8 +98,9 @@ class Decider:
     @contextmanager
     def what_if(self, now: int, *commands: AnyCommand) -> Iterator[Decision]:
         """Decide, look, and undo: nothing is written."""
-        with self.state.trial():
-            yield self.engine.decide(now, commands)
+        trial, decision = self._decide(now, commands)
+        with trial:
+            yield decision
 
     def next_timer(self) -> int | None:
         """When something falls due."""

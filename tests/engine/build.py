@@ -99,6 +99,7 @@ class World:
         self.scheduler = Scheduler(self.store)
         self.auditor = Auditor()
         self.now = T0
+        self.faulty = False
         self._heard = 0
         self.tick(*(self._setting(thing) for thing in things))
 
@@ -113,6 +114,8 @@ class World:
     def tick(self, *commands: cmd.AnyCommand) -> Tick:
         """One tick now; the auditor hears it."""
         done = self.scheduler.tick(self.now, *commands)
+        if not self.faulty:
+            assert not done.decision.faults, done.decision.faults
         for entry in self.store.entries(self._heard):
             self.auditor.witness(entry)
             self._heard = entry.seq

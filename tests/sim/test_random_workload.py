@@ -16,7 +16,7 @@ from fairlease.model.reservation import Cut, OutcomeSpec, RunRef, Scope
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor.auditor import Auditor, Violation
-from fairlease.sim.random.play import RandomFilm, run_random
+from fairlease.sim.random.play import FAULTY, RandomFilm, run_random
 
 STEPS = 150
 
@@ -164,3 +164,15 @@ def opened(**changes: object) -> ev.LeasesOpened:
 )  # fmt: skip
 def test_the_auditor_sees_what_was_tampered_with(claims: set[str], events: list[ev.AnyEvent]) -> None:
     assert audited(*events) == claims
+
+
+def test_one_film_in_ten_is_played_on_an_engine_that_fails_and_nobody_else_notices() -> None:
+    kept = 0
+    for seed in range(0, 60, FAULTY):
+        film = RandomFilm(seed)
+        film.open()
+        for _ in range(25):
+            film.play()
+        assert film.auditor.violations == []
+        kept += sum(isinstance(event, ev.RunQuarantined) for entry in film.store.entries() for event in entry.events)
+    assert kept > 10

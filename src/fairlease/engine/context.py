@@ -12,7 +12,7 @@ from fairlease.engine.cover.family import Family
 from fairlease.engine.reserve.availability import AvailabilityCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from fairlease.engine.command import AnyCommand
     from fairlease.engine.refusal import Refusal
@@ -31,12 +31,24 @@ class Try(NamedTuple):
     tally: dict[str, int]
 
 
+class Fault(NamedTuple):
+    """An exception while a run was handled: a bug of ours that is contained to that run. The traceback is for the log.
+
+    `request`: it was a request about the run that could not be handled, and that is refused.
+    """
+
+    message: str
+    request: bool
+    traceback: str
+
+
 class Decision(NamedTuple):
-    """What one tick makes true, the answer to each command (None: done), and the counters of every try."""
+    """What one tick makes true, the answer to each command (None: done), the counters of every try, and faults by run."""
 
     events: tuple[ev.AnyEvent, ...]
     answers: tuple[Refusal | None, ...]
     tries: tuple[Try, ...]
+    faults: Mapping[Key, Fault]
 
 
 class Engine:
@@ -44,7 +56,7 @@ class Engine:
 
     `beacon` is a public value that nobody here could know beforehand, where a backend has one: it enters every draw. An engine that
     `rehearses` plays what will come, inside a trial that is always undone, and omits what only matters where it counts.
-    `subject` is the run that is being handled: a fault is that run's.
+    `subject` is the run that is being handled: a fault is that run's, and the tick is tried again with it in `faults`.
     """
 
     def __init__(self, state: State, steps: Callable[[Engine, tuple[AnyCommand, ...]], Decision]) -> None:
@@ -55,6 +67,8 @@ class Engine:
         self.rehearses = False
         self.horizon = AvailabilityCache()
         self.subject: Key | None = None
+        self.requested = False
+        self.faults: Mapping[Key, Fault] = {}
         self._steps = steps
         self._family: Family | None = None
 
@@ -71,10 +85,13 @@ class Engine:
         twin.now, twin.beacon, twin.rehearses, twin._family = self.now, self.beacon, True, self.family
         return twin
 
-    def decide(self, now: int, commands: tuple[AnyCommand, ...]) -> Decision:
-        """One tick. The state is left changed, inside a trial that the caller must keep or undo."""
+    def decide(self, now: int, commands: tuple[AnyCommand, ...], faults: Mapping[Key, Fault] | None = None) -> Decision:
+        """One tick. The state is left changed, inside a trial that the caller must keep or undo.
+
+        `faults`: runs that could not be handled when this tick was tried before; they are left alone for a while.
+        """
         self.now = max(now, self.state.at)
-        self.events, self.subject = [], None
+        self.events, self.subject, self.requested, self.faults = [], None, False, faults or {}
         return self._steps(self, commands)
 
     def emit(self, event: ev.AnyEvent) -> None:

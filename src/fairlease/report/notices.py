@@ -36,6 +36,7 @@ class NoticeKind(enum.Enum):
     RESERVATION_ACTIVE = "ReservationActive"
     RESERVATION_BLOCKED = "ReservationBlocked"
     LATEST_START_PASSED = "LatestStartPassed"
+    INTERNAL_ERROR = "InternalError"
     OVERDRAWN = "Overdrawn"
     HOURS_LOW = "HoursLow"
     HOURS_USED_UP = "HoursUsedUp"
@@ -116,6 +117,8 @@ class _Teller:
                 yield from self._turned(event)
             elif isinstance(event, ev.RunEnded) and event.reason is Reason.LatestStartPassed:
                 yield self._too_late(event)
+            elif isinstance(event, ev.RunQuarantined):
+                yield self._quarantined(event)
             elif isinstance(event, ev.CoverLost):
                 yield self._overdrawn(event)
             elif isinstance(event, ev.EnvelopeTurned) and event.turn is ev.Turn.EXHAUSTED:
@@ -125,6 +128,10 @@ class _Teller:
         owner = "" if run is None else self.owner_of(run)
         told = {"key": f"{kind.value}/{subject}", "kind": kind, "at": self.entry.at, "text": text, "run": run}
         return Notice(**told, **({"owner": owner} | more))  # type: ignore[arg-type]  # fields by their names
+
+    def _quarantined(self, event: ev.RunQuarantined) -> Notice:
+        text = f"{short(event.run)}: {event.message}; it is left alone until {format_instant(event.until)}"
+        return self._notice(NoticeKind.INTERNAL_ERROR, f"{event.run}/{self.entry.seq}", text, event.run)
 
     # --- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -202,6 +202,11 @@ class Storyteller:
         self._say(_run(event.run), "BackoffEnded", "the pause after its failure is over")
 
     @_tell.register
+    def _(self, event: ev.RunQuarantined) -> None:
+        until = format_instant(event.until)
+        self._say(_run(event.run), "InternalError", f"{event.message}; left alone until {until}", warning=True)
+
+    @_tell.register
     def _(self, event: ev.RunEnded) -> None:
         bill = event.bill
         used = gpu_hours(bill.owned + bill.shared + bill.borrowed + bill.overdrawn + bill.spares)

@@ -67,6 +67,9 @@ METRICS = {
     "pending_runs": Metric("gauge", ("cause",), "Runs that wait, by the reason they were told."),
     "running_runs": Metric("gauge", (), "Runs that hold GPUs."),
     "pack_results_total": Metric("counter", ("result",), "Tries to find room: placed, NoRoom or NeverFits."),
+    "internal_errors_total": Metric(
+        "counter", (), "Faults of the scheduler while it handled a run; the run is left alone."
+    ),
     "forecasts_total": Metric("counter", (), "Forecasts of starts that were written down."),
     "forecast_starts": Metric("gauge", (), "Starts that forecasts are judged by: the latest 500 that had one."),
     "forecast_share": Metric(
@@ -217,6 +220,8 @@ class Metrics:
             if held > closed:
                 self._open[event.run] = held - closed
             self.counters["leases_closed_total"].labels(event.reason.value).inc(closed)
+        elif isinstance(event, ev.RunQuarantined):
+            self.counters["internal_errors_total"].inc()
         elif isinstance(event, ev.Forecasted):
             self.counters["forecasts_total"].inc(len(event.runs))
 

@@ -40,7 +40,7 @@ class Film:
     @property
     def ok(self) -> bool:
         """Whether every expectation held, the audit passed and every restart changed nothing."""
-        return not self.failures and not self.world.faults and bool(self.report.ok)
+        return not (self.failures or self.world.faults or self.world.internal_errors) and bool(self.report.ok)
 
     def check(self, wanted: Expectation) -> None:
         """Compare what is expected with what is now."""
@@ -95,9 +95,13 @@ class Film:
             "resolverOutcomes": self._outcomes(),
             "events": self._events(),
             "audit": {
-                "ok": report.ok and not world.faults,
-                "checks": {**report.checks, "restartChangesNothing": not world.faults},
-                "findings": [str(each) for each in report.findings] + world.faults,
+                "ok": report.ok and not world.faults and not world.internal_errors,
+                "checks": {
+                    **report.checks,
+                    "restartChangesNothing": not world.faults,
+                    "noInternalError": not world.internal_errors,
+                },
+                "findings": [str(each) for each in report.findings] + world.faults + world.internal_errors,
             },
             "expectations": self.expectations,
         }

@@ -58,6 +58,7 @@ class World:
         self.outcomes: list[ev.OutcomeRecorded] = []
         self.reservations = ReservationHistory()
         self.faults: list[str] = []
+        self.internal_errors: list[str] = []
         self._forecast_seq = 0
         self._forecast_at = scenario.start
         self._ticks = 0
@@ -173,6 +174,7 @@ class World:
 
     def _tick(self, *commands: cmd.AnyCommand) -> None:
         tick = self.scheduler.tick(self.now, *commands)
+        self.internal_errors += [f"{run}: {fault.traceback}" for run, fault in tick.decision.faults.items()]
         self._ticks += 1
         for command, answer in zip(commands, tick.decision.answers, strict=True):
             if isinstance(command, cmd.Resize) and answer is not None:

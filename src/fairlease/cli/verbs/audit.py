@@ -30,8 +30,8 @@ def command(session: Session, db: str | None = None, **cluster: str | None) -> N
 
     The hash chain, one payer per GPU-second, payers in the order of cover, no slot doubled, no cap exceeded at admission,
     no lease rewritten, and that the tables which `leases`, `who-pays` and `export` read agree with the entries. Exits
-    with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: a ledger that was cut short with care shows it nowhere
-    else.
+    with 1 where one of them does not hold. Compare the head with a hash you noted elsewhere: a ledger that was cut
+    short with care shows it nowhere else.
     """
     if any(cluster.values()):
         session = _cluster(session, db, cluster)

@@ -60,7 +60,7 @@ def _bring_forward(engine: Engine, runs: list[RunState]) -> None:
     if engine.rehearses or (state.config.notice is None and not counts[Due.DEADLINE] and not counts[Due.WINDOW]):
         return
     for run in sorted(runs, key=lambda each: each.order):
-        hold = run.hold
+        hold, engine.subject = run.hold, run.key
         if hold is None or hold.state is not ReservationState.PENDING:
             continue
         latest = _worthwhile(engine, run, hold)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, TimePassed
+from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, Submit, TimePassed
 from fairlease.engine.context import Decision, Engine, Try
 from fairlease.engine.forecast import forecast
+from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import pull_in, reservation
 from fairlease.engine.tick import coverage, drill, failover, growth, lifecycle
 from fairlease.engine.tick.scheduling_pass import SchedulingPass, promote, woken
@@ -22,9 +23,9 @@ from fairlease.model.reservation import ReservationState
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from fairlease.engine.refusal import Refusal
     from fairlease.ledger.state.runs import RunState
 
+HANDLERS = lifecycle.HANDLERS | {Drill: drill.rehearse}
 _ABOUT_NODES = (SetNode, FailNode, RemoveNode)
 
 
@@ -33,6 +34,9 @@ def decide(engine: Engine, commands: tuple[AnyCommand, ...]) -> Decision:
     tries: list[Try] = []
     answers: list[Refusal | None] = []
     removed: set[str] = set()
+    #  0  runs whose handling failed when this tick was tried before: they are left alone for a while
+    for key, fault in engine.faults.items():
+        lifecycle.quarantine(engine, key, fault.message)
     for command in commands:
         #  1  failed nodes: those that fail one after the other, in one tick, fail together
         if engine.state.dirty.failed and not _another_node(command, engine.state.dirty.failed):
@@ -48,7 +52,7 @@ def decide(engine: Engine, commands: tuple[AnyCommand, ...]) -> Decision:
     if overdue is not None and overdue < engine.now:
         _pass_time(engine, tries)
     _settle(engine, [], set(), tries)
-    return Decision(tuple(engine.events), tuple(answers), tuple(tries))
+    return Decision(tuple(engine.events), tuple(answers), tuple(tries), engine.faults)
 
 
 def _settle(engine: Engine, due: list[RunState], cooled: set[Key], tries: list[Try]) -> None:
@@ -124,12 +128,19 @@ def _obey(engine: Engine, command: AnyCommand, tries: list[Try]) -> Refusal | No
         if overdue is not None and overdue < engine.now:
             _pass_time(engine, tries)
         _settle(engine, [], set(), tries)
+        engine.subject = None
         forecast.record(engine, command.runs)
         return None
-    engine.subject = getattr(command, "run", None)
-    if isinstance(command, Drill):
-        return drill.rehearse(engine, command)
-    return lifecycle.HANDLERS[type(command)](engine, command)
+    engine.subject = subject = getattr(command, "run", None)
+    fault = None if subject is None else engine.faults.get(subject)
+    if fault is not None and fault.request:
+        return Refusal(Reason.InternalError, fault.message, {})
+    engine.requested = True
+    answer = HANDLERS[type(command)](engine, command)
+    engine.requested = False
+    if isinstance(command, Submit) and answer is None and fault is not None:
+        lifecycle.quarantine(engine, command.run, fault.message)
+    return answer
 
 
 def _another_node(command: AnyCommand, failed: dict[str, None]) -> bool:

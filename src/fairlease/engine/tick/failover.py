@@ -47,7 +47,7 @@ def recover(engine: Engine, removed: set[str]) -> None:
         for _, lease in sorted(engine.state.capacity.nodes[name].leases.items()):
             lost.setdefault(lease.run, []).append(lease)
     hurt = [engine.state.runs[key] for key in lost]
-    fates = [(run, run.attempt, fate_of(engine.state, run, lost[run.key])) for run in hurt]
+    fates = [(run, run.attempt, _fate(engine, run, lost[run.key])) for run in hurt]
     for key, leases in lost.items():
         names = tuple(lease.name for lease in leases)
         engine.emit(ev.LeasesClosed(run=key, names=names, reason=Reason.NodeFailure))
@@ -59,6 +59,14 @@ def recover(engine: Engine, removed: set[str]) -> None:
         if name in removed:
             removed.remove(name)
             engine.emit(ev.NodeRemoved(node=name))
+
+
+def _fate(engine: Engine, run: RunState, lost: list[Lease]) -> Fate | None:
+    """The attempt of a run whose recovery failed when this tick was tried before ends: its pods are gone in any case."""
+    if run.key in engine.faults:
+        return None
+    engine.subject = run.key
+    return fate_of(engine.state, run, lost)
 
 
 def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:

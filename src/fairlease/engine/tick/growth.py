@@ -82,7 +82,11 @@ def _candidates(engine: Engine, changed: GrowthCandidates, regained: set[Key]) -
         if helped or (changed.accounts and not engine.family.asked(signature).isdisjoint(changed.accounts)):
             pool = state.capacity.pools.get(flavor)
             free = 0 if pool is None else pool.free
-            found |= {key: run for key, run in runs.items() if run.stalled is not Reason.NoRoom or _step(run) <= free}
+            found |= {
+                key: run
+                for key, run in runs.items()
+                if run.not_before is None and (run.stalled is not Reason.NoRoom or _step(run) <= free)
+            }
     for key in regained:
         run = state.runs.get(key)
         if run is not None and run.stalled is Reason.Overdrawn:

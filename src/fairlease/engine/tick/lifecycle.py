@@ -13,7 +13,7 @@ from fairlease.engine.preempt.shrink import group_widths, nearest_widths, releas
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import reservation
 from fairlease.ledger.state import events as ev
-from fairlease.model.amount import format_instant
+from fairlease.model.amount import HOUR, MINUTE, format_instant
 from fairlease.model.record import Key, key, short, split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase, RunSpec
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from fairlease.engine.context import Engine
     from fairlease.engine.preempt.resolve import Resolution
     from fairlease.ledger.state.runs import RunState, Unit
+
+
+QUARANTINE_FIRST, QUARANTINE_MAX = MINUTE, HOUR
+"""How long a run is left alone after a fault in its handling; twice as long after each, up to the most."""
 
 
 def _refuse(reason: Reason, message: str) -> Refusal:
@@ -191,6 +195,16 @@ def _remove_node(engine: Engine, command: cmd.RemoveNode) -> Refusal | None:
 def fail_node(engine: Engine, name: str) -> None:
     """A node counts as failed. What follows is `failover.recover`'s, once all that fail at this moment are known."""
     engine.emit(ev.NodeFailed(node=name))
+
+
+def quarantine(engine: Engine, name: Key, message: str) -> None:
+    """A fault while a run was handled: it holds no lien, and is left alone for a while, longer each time."""
+    run = engine.state.runs.get(name)
+    if run is None:
+        return
+    until = engine.now + min(QUARANTINE_FIRST << min(run.faults, 16), QUARANTINE_MAX)
+    reservation.settle(engine, run, ReservationState.BLOCKED, Reason.InternalError, message)
+    engine.emit(ev.RunQuarantined(run=name, message=message, until=until))
 
 
 def give_way_to_spare(engine: Engine, tenant: RunState, run: RunState) -> None:

@@ -276,6 +276,8 @@ class LeaderLoop:
         """Log every decision, with its counters."""
         told: dict[str, Any] = {"seq": entry.seq, "commands": len(commands), "events": len(entry.events)}
         self._log.info("entry", **told, ms=round(seconds * 1000, 3))
+        for run, fault in tick.decision.faults.items():
+            self._log.error("internal error", run=run, message=fault.message, traceback=fault.traceback, seq=entry.seq)
         for each in tick.decision.tries[:LINES_MAX]:
             result = "started" if each.result is Reason.Start else "waits"
             self._log.info(

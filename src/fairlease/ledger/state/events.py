@@ -136,8 +136,16 @@ class RunRequeued(Event, frozen=True, kw_only=True):
     not_before: int | None = None
 
 
+class RunQuarantined(Event, frozen=True, kw_only=True):
+    """A fault of the scheduler's while it handled this run: what it began was undone, and the run is left alone `until` then."""
+
+    run: Key
+    message: str
+    until: int
+
+
 class BackoffEnded(Event, frozen=True, kw_only=True):
-    """The pause after a failure is over: the run stands in the queue again."""
+    """The pause after a failure or a fault is over: a run that waits stands in the queue again."""
 
     run: Key
 
@@ -303,6 +311,7 @@ AnyEvent = (
     | LeasesClosed
     | RunRequeued
     | BackoffEnded
+    | RunQuarantined
     | RunEnded
     | CoverLost
     | CoverRegained

@@ -162,7 +162,7 @@ class RunState:
     """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "first_started_at",
+        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "faults", "first_started_at",
         "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before", "number", "order", "overdrawn",
         "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
         "submitted_at", "tally", "width",
@@ -177,6 +177,7 @@ class RunState:
         self.order = order
         self.attempt = 1
         self.failures = 0
+        self.faults = 0
         self.phase = Phase.PENDING
         self.reason = Reason.Submitted
         self.message = ""
@@ -260,7 +261,8 @@ class RunState:
 
 
 _SCALARS = (
-    "not_before", "spec", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally", "since", "started_at",
+    "not_before", "spec", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message", "tally", "since",
+    "started_at",
     "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
     "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip

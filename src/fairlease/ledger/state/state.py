@@ -44,7 +44,7 @@ class State(StateIndexes):
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
             ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
-            ev.BackoffEnded: self._backoff_ended,
+            ev.BackoffEnded: self._backoff_ended, ev.RunQuarantined: self._run_quarantined,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -200,6 +200,7 @@ class State(StateIndexes):
         self._timer(Due.DEADLINE, (run.key,), None)
         self._regrow(run)
         self._stop(run)
+        self._rested(run)
         run.not_before = event.not_before
         self._enqueue(run) if run.not_before is None else self._rest(run)
 
@@ -208,7 +209,37 @@ class State(StateIndexes):
         self._rested(run)
         self.undo.touch(run)
         run.not_before = None
-        self._enqueue(run)
+        if run.phase is Phase.PENDING:
+            self._set_latest_start(run)
+            self._ask(run)
+            return
+        run.stalled = None
+        self._set_deadline(run)
+        self._regrow(run)
+
+    def _run_quarantined(self, event: ev.RunQuarantined) -> None:
+        """Who waits leaves the queue for a while; of what runs, all that falls due meanwhile waits."""
+        run = self.runs[event.run]
+        self._rested(run)
+        if run.phase is Phase.PENDING:
+            self._dequeue(run)
+        self.undo.touch(run)
+        run.faults += 1
+        run.not_before = event.until
+        run.message, run.since = event.message, self.at
+        if run.phase is Phase.PENDING:
+            run.reason, run.tally, run.foreseen = Reason.InternalError, {}, None
+            self._set_latest_start(run)
+        else:
+            run.stalled = Reason.InternalError
+            self._set_deadline(run)
+            self._regrow(run)
+            for unit, ends in list(run.overdrawn.items()):
+                if ends is not None and ends < event.until:
+                    self.undo.put(run.overdrawn, unit, event.until)
+                    self.undo.put(self.overdrawn, unit, event.until)
+                    self._timer(Due.DRAIN, tuple(map(str, unit)), event.until)
+        self._rest(run)
 
     def _run_ended(self, event: ev.RunEnded) -> None:
         run = self.runs[event.run]

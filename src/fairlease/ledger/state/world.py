@@ -134,6 +134,17 @@ class StateIndexes(StateBase):
         if run.spec.runtime.latest_start is not None:
             self._timer(Due.LATEST_START, (run.key,), when)
 
+    def _set_latest_start(self, run: RunState) -> None:
+        """The first attempt fails past its latest start; one that is left alone after a fault, when that is over."""
+        latest = run.spec.runtime.latest_start
+        if latest is not None and run.attempt == 1:
+            self._start_by(run, max(latest, run.not_before or 0))
+
+    def _set_deadline(self, run: RunState) -> None:
+        """A run ends at its limit; one that is left alone after a fault, when that is over."""
+        when = run.deadline if run.deadline is None or run.not_before is None else max(run.deadline, run.not_before)
+        self._timer(Due.DEADLINE, (run.key,), when)
+
     def _rest(self, run: RunState) -> None:
         """Wait for the end of a pause, outside the queue."""
         self.undo.put(self.queue.resting, run.key, run)
@@ -185,11 +196,12 @@ class StateIndexes(StateBase):
         """A run as a snapshot knew it: waiting, or running with its leases."""
         self.runs[run.key] = run
         if run.phase is Phase.PENDING:
-            if run.attempt == 1:
-                self._start_by(run, run.spec.runtime.latest_start)
+            self._set_latest_start(run)
             self._ask(run) if run.not_before is None else self._rest(run)
             return
-        self._timer(Due.DEADLINE, (run.key,), run.deadline)
+        self._set_deadline(run)
+        if run.not_before is not None:
+            self._rest(run)
         self._running(run)[run.key] = run
         for unit, ends in overdrawn.items():
             run.overdrawn[unit] = self.overdrawn[unit] = ends
@@ -308,7 +320,8 @@ class StateIndexes(StateBase):
             run.expected = self.expectation(run)
         limit = run.spec.runtime.max_duration
         run.deadline = None if limit is None else self.at + limit
-        self._timer(Due.DEADLINE, (run.key,), run.deadline)
+        run.faults = 0
+        self._set_deadline(run)
         self._start_by(run, None)
         self.undo.put(self._running(run), run.key, run)
 

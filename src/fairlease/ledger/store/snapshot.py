@@ -86,6 +86,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     order: int
     attempt: int
     failures: int
+    faults: int = 0
     phase: Phase
     reason: Reason
     message: str
@@ -111,7 +112,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     overdrawn: tuple[tuple[Unit, int | None], ...]
 
 
-FORMAT = 2
+FORMAT = 3
 """One more whenever something is kept that was not, or means something else. The defaults of new fields are right for old ones."""
 
 
@@ -303,9 +304,9 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 
 
 _PLAIN = (
-    "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "phase", "reason", "message", "tally",
-    "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by", "expected",
-    "changed_at", "steady", "stalled", "foreseen", "foreseen_first",
+    "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
+    "tally", "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by",
+    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first",
 )  # fmt: skip
 
 

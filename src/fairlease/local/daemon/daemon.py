@@ -383,6 +383,8 @@ class Daemon:
     def _tell(self, tick: Tick, entry: Entry, seconds: float) -> None:
         """Log every decision, with its counters, and every change of anything else."""
         took_ms = round(seconds * 1000, 3)
+        for run, broken in tick.decision.faults.items():
+            self.log.error("internal error", run=run, message=broken.message, traceback=broken.traceback, seq=entry.seq)
         for each in tick.decision.tries:
             result = "started" if each.result is Reason.Start else "waits"
             told = {"reason": each.result.value, "counters": each.tally, "seq": entry.seq, "ms": took_ms}

@@ -63,7 +63,7 @@ class Auditor(AuditFacts):
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired, ev.GrowthDeferred: self._stalled,
             ev.Forecasted: self._forecasted,
             ev.FundingSet: self._funded,
-            ev.BackoffEnded: self._rested,
+            ev.BackoffEnded: self._rested, ev.RunQuarantined: self._quarantined,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -191,6 +191,13 @@ class Auditor(AuditFacts):
             self._check(run.phase is Phase.PENDING, "pending", f"{key} is {run.phase.value} and was deferred")
             run.reason = event.reason
 
+    def _quarantined(self, event: ev.RunQuarantined) -> None:
+        run = self._live(event.run)
+        self._check(event.until > self.at, "quarantine", f"{run.key} is left alone until a time that has passed")
+        run.rests_until = run.faulty_until = event.until
+        if run.phase is Phase.PENDING:
+            run.reason = Reason.InternalError
+
     def _rested(self, event: ev.BackoffEnded) -> None:
         run = self._live(event.run)
         due = run.rests_until is not None and run.rests_until <= self.at
@@ -219,7 +226,7 @@ class Auditor(AuditFacts):
         )
         self._check(event.bill == self.bill(run), "bill", f"{run.key}: {event.bill} is not {self.bill(run)}")
         if event.reason is Reason.TimeLimit:
-            due = -1 if run.deadline is None else run.deadline
+            due = -1 if run.deadline is None else max(run.deadline, run.faulty_until)
             exact = due == self.at if self.punctual else -1 < due <= self.at
             self._check(exact, "time limit", f"{run.key} ended at {self.at}, not {due}")
         if event.reason is Reason.LatestStartPassed:

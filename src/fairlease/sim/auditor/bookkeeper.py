@@ -75,6 +75,7 @@ class AuditedRun:
     changed: int = 0
     stalled: Reason | None = None
     rests_until: int | None = None
+    faulty_until: int = 0
 
     @property
     def deadline(self) -> int | None:

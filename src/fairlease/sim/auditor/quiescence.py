@@ -22,6 +22,8 @@ def faults(seen: AuditFacts) -> Iterator[Fault]:
     for message in seen.promises.overdue(seen.at):
         yield "reservation", message
     for run in seen.runs.values():
+        if run.rests_until is not None and seen.at < run.rests_until:
+            continue  # left alone after a fault, or resting after a failure: nothing is due before that is over
         if run.phase is Phase.RUNNING and run.deadline is not None and run.deadline <= seen.at:
             yield "time limit", f"{run.key} runs past {run.deadline}"
         if not run.over:
@@ -43,7 +45,8 @@ def _money(seen: AuditFacts) -> Iterator[Fault]:
     for unit in sorted(expected ^ set(seen.overdrawn)):
         yield "overdrawn", f"{unit} {'is' if unit in seen.overdrawn else 'is not'} overdrawn in the ledger"
     for unit, ends in seen.overdrawn.items():
-        if ends is not None and ends <= seen.at:
+        rests = seen.runs[Key(unit[0])].rests_until
+        if ends is not None and max(ends, rests or 0) <= seen.at:
             yield "drain", f"{unit} was to end at {ends}"
 
 

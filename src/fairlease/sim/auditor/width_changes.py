@@ -123,7 +123,7 @@ def idle_faults(seen: AuditFacts, now: int) -> Iterator[Fault]:
         elastic = run.spec.malleable
         if elastic is None or run.phase is not Phase.RUNNING or run.width + elastic.step_gpus > desired_of(run.spec):
             continue
-        if now >= run.changed + seen.config.grow_cooldown and run.stalled is None:
+        if now >= max(run.changed + seen.config.grow_cooldown, run.rests_until or 0) and run.stalled is None:
             yield "growth", f"{run.key} is {run.width} GPUs wide since {run.changed} and was not told why"
 
 

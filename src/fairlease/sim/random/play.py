@@ -12,8 +12,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fairlease.engine import command as cmd
+from fairlease.engine.context import Engine
+from fairlease.engine.tick.decide import decide
 from fairlease.ledger.audit.audit import scan
 from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.state import State
 from fairlease.ledger.store import snapshot
 from fairlease.ledger.store.memory import MemoryStore
 from fairlease.model.lease import Payer, Role
@@ -33,6 +36,9 @@ STEPS_MAX = 12
 
 CURIOUS = 0.02
 """How often everybody who waits is forecast after a step: dice of their own, as that must change nothing else."""
+
+FAULTY, FAULTS, INJECTED = 10, 0.02, "a fault that the film injects"
+"""One film of how many is played on an engine that fails, how often it does for each event, and with which words."""
 
 _AGAIN = "-again"
 
@@ -78,14 +84,34 @@ def run_random(
     )
 
 
+class FaultyEngine(Engine):
+    """An engine that fails now and then while it handles a run: nobody else may notice."""
+
+    def __init__(self, state: State, chance: random.Random) -> None:
+        super().__init__(state, decide)
+        self._chance = chance
+        self.armed = False
+
+    def emit(self, event: ev.AnyEvent) -> None:
+        """Make something true, or fail before or after it."""
+        handles = self.armed and self.subject is not None and self.subject not in self.faults
+        fails = handles and self._chance.random() < FAULTS
+        late = fails and self._chance.choice((False, True))
+        if not fails or late:
+            super().emit(event)
+        if fails:
+            raise RuntimeError(INJECTED)
+
+
 class RandomFilm:
     """The workload, the scheduler and the auditor of one seed."""
 
     def __init__(self, seed: int, *, restart_always: bool = False) -> None:
         self.workload = Workload(seed)
+        self._chance = random.Random(f"faults of film {seed}") if seed % FAULTY == 0 else None
         self.auditor = Auditor(punctual=self.workload.punctual, strict=True)
         self.store = MemoryStore()
-        self.scheduler = Scheduler(self.store)
+        self.scheduler = self._scheduler()
         self.restart_always = restart_always
         self.curious = random.Random(f"who asks when it starts, in film {seed}")
         self.now = START
@@ -139,9 +165,24 @@ class RandomFilm:
 
     # --- the scheduler -------------------------------------------------------------------------------------------------
 
+    def _scheduler(self) -> Scheduler:
+        """A scheduler over the store; in one film of ten, one whose engine fails now and then."""
+        scheduler = Scheduler(self.store)
+        if self._chance is not None:
+            scheduler.engine = FaultyEngine(scheduler.state, self._chance)
+        return scheduler
+
     def _tick(self, now: int, *commands: cmd.AnyCommand) -> None:
         self.auditor.reported = {each.node for each in commands if isinstance(each, cmd.FailNode | cmd.RemoveNode)}
-        self.scheduler.tick(now, *commands)
+        engine = self.scheduler.engine
+        if isinstance(engine, FaultyEngine):
+            engine.armed = True
+        tick = self.scheduler.tick(now, *commands)
+        if isinstance(engine, FaultyEngine):
+            engine.armed = False
+        for run, fault in tick.decision.faults.items():
+            if INJECTED not in fault.traceback:
+                self._blame("crash", f"while {run} was handled: {fault.traceback}")
         for entry in self.store.entries(self._heard):
             self.auditor.witness(entry)
             self._heard = entry.seq
@@ -178,7 +219,7 @@ class RandomFilm:
         before, indexes = snapshot.freeze(self.scheduler.state), snapshot.derived(self.scheduler.state)
         if through_snapshot:
             self.scheduler.save_snapshot(force=True)
-        self.scheduler = Scheduler(self.store)
+        self.scheduler = self._scheduler()
         if snapshot.freeze(self.scheduler.state) != before:
             self._blame("restart", f"the state differs after a restart (snapshot: {through_snapshot})")
         for name, rebuilt in snapshot.derived(self.scheduler.state).items():
@@ -266,7 +307,9 @@ class RandomFilm:
             self._check_idle("tried again", decision.events)
         state.settled()
         waiting = [run for run in self.auditor.runs.values() if run.phase is Phase.PENDING]
-        for run in [run for run in waiting if run.reason not in (Reason.Following, Reason.BackOff)][-1:]:
+        for run in [
+            run for run in waiting if run.reason not in (Reason.Following, Reason.BackOff, Reason.InternalError)
+        ][-1:]:
             latest = run.spec.runtime.latest_start
             if latest is None or latest > self.now:
                 with self.scheduler.what_if(self.now, cmd.Submit(Key(run.key + _AGAIN), run.spec)) as decision:
