@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairlease.ledger.state.state import State
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+
+State.checking = True  # every test proves all indexes against a scan after every event (`State.check`)
 
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

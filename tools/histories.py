@@ -11,9 +11,11 @@ import sys
 import time
 from multiprocessing import Pool
 
+from fairlease.ledger.state.state import State
 from fairlease.sim.random.play import RandomReport, run_random
 
 STEPS = 25
+State.checking = True  # every index is proved against a scan after every event
 
 
 def _play(task: tuple[int, int]) -> tuple[RandomReport, float]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.capacity import NodeState
+from fairlease.ledger.state.check import check
 from fairlease.ledger.state.dirty import Dirty
 from fairlease.ledger.state.lease_names import leases_of
 from fairlease.ledger.state.runs import Hold, RunState, Unit
@@ -30,11 +31,18 @@ if TYPE_CHECKING:
 _OWN_ENDS = (Reason.Completed, Reason.Fail, Reason.TimeLimit)
 
 
+CHECKED_WHOLE = 256
+"""A state of up to so many leases, runs and nodes is checked after every event, a larger one so much less often."""
+
+
 class State(StateIndexes):
-    """The world, and what each event does to it."""
+    """The world, and what each event does to it. `checking`: prove all indexes after every event; slow, for tests."""
+
+    checking = False
 
     def __init__(self) -> None:
         super().__init__()
+        self._unchecked = 0
         self._apply: dict[type, Callable[[Any], None]] = {
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
             ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
@@ -54,6 +62,16 @@ class State(StateIndexes):
             self.undo.later(self._set_time, self.at)
             self.at = at
         self._apply[type(event)](event)
+        if self.checking:
+            self._unchecked += CHECKED_WHOLE
+            if self._unchecked >= self.open_leases + len(self.runs) + len(self.capacity.nodes):
+                self.check()
+
+    def check(self) -> None:
+        """Prove every index against a scan; not while a trial pretends that things are otherwise than any event says."""
+        self._unchecked = 0
+        if not self.pretends:
+            check(self)
 
     def settled(self) -> None:
         """Every entry of a ledger ends settled: nothing waits to be decided anew."""

@@ -62,6 +62,8 @@ class StateIndexes(StateBase):
         self.outcomes = 0
         self.last_outcome = NO_OUTCOME
         self.open_leases = 0
+        self.pretends = False
+        """Whether a trial shows what no event says: slots that are not free, reservations that are not there."""
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -280,6 +282,7 @@ class StateIndexes(StateBase):
     def pretend_reserved(self, kept: Iterable[Key]) -> None:
         """Inside a trial: see the reservations as if only those `kept` were in force; the others, be they thousands, go at once."""
         assert self.undo.recording, "only a trial may pretend"
+        self._set("pretends", value=True)
         holds = {each: self.holds[each] for each in kept}
         gone = [run for run in self.holds.values() if run.key not in holds]
         standings = Standings()
@@ -364,6 +367,7 @@ class StateIndexes(StateBase):
     def pretend_free(self, name: str, free: int) -> None:
         """Inside a trial: see a node as if these slots were free, to ask what could then be placed."""
         assert self.undo.recording, "only a trial may pretend"
+        self._set("pretends", value=True)
         state = self.capacity.nodes[name]
         self._slots(state, free, state.barred)
 
