@@ -63,7 +63,7 @@ def _nodes(state: StateIndexes, leases: list[Lease]) -> Iterator[Scanned]:
         yield f"leases on {name}", node.leases, held[name]
         yield f"liens on {name}", node.liens, liens[name]
         yield f"all liens on {name}", node.lien, _union(liens[name].values())
-        slots = {
+        held_by = {
             role: _union(bits_of(each.slots) for each in held[name].values() if each.role is role) for role in Role
         }
         taken = _union(held_by.values())
