@@ -19,6 +19,7 @@ from bench.admission import Bench, Case
 from bench.forecast import full as full_of
 from bench.loop import Load, Loop
 from bench.packing import full
+from bench.resolver import due, reclaim, scattered, surrounded
 from bench.swap import filled
 from bench.synthetic import DOMAIN_NODES, asked, budget, cluster, request, run_key
 from msgspec.structs import replace
@@ -286,3 +287,13 @@ def test_a_round_of_forecasts_grows_with_the_logarithm_of_what_is_open() -> None
 def _forecast(scheduler: Scheduler, *runs: Key) -> None:
     with scheduler.what_if(scheduler.state.at + 1, cmd.Forecast(runs)) as decision:
         assert decision.events, "there was something to tell"
+
+
+def test_to_reclaim_from_opportunistic_work_grows_no_faster_than_the_work() -> None:
+    few, many = (calls(partial(reclaim, scattered(nodes))) for nodes in (32, 128))
+    assert many <= 4 * few
+
+
+def test_a_resolution_costs_the_same_in_a_cluster_of_twice_the_size_where_the_claim_does_not_look() -> None:
+    few, many = (calls(partial(due, surrounded(outside))) for outside in (256, 1_024))
+    assert many <= 1.05 * few

@@ -12,7 +12,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from fairlease.engine.place.plan import Planner
-from fairlease.engine.preempt.selection import deficit
+from fairlease.engine.preempt.resolve import deficit
 from fairlease.engine.reserve.due_date import due_date
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import format_instant

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.place.fit_count import FitCount
 from fairlease.engine.place.plan import Planner
-from fairlease.engine.preempt.lottery_pool import LotteryPools
+from fairlease.engine.preempt.lottery import LotteryPools
 from fairlease.engine.preempt.resolve import resolve
 from fairlease.engine.preempt.selection import lacking
 from fairlease.engine.reserve.due_date import due_date, noticed
@@ -46,7 +46,7 @@ class Remedies:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._rolls: dict[tuple[Change, ...], LotteryPools] = {}
+        self._pools: dict[tuple[Change, ...], LotteryPools] = {}
         self._counts: dict[tuple[str, Footprint, int], int] = {}
         self._looks = Counter[str]()
 
@@ -76,8 +76,8 @@ class Remedies:
             if day is None or Planner(engine.state, engine.family, run, day.at).starts():
                 return None
             self._looks[flavor] += 1
-            rolls = self._rolls.setdefault(day.gone, LotteryPools(engine.state))
-            found = resolve(engine.state, engine.family, run, day.at, 0, due=True, beacon=engine.beacon, rolls=rolls)
+            pools = self._pools.setdefault(day.gone, LotteryPools(engine.state))
+            found = resolve(engine.state, engine.family, run, day.at, 0, due=True, beacon=engine.beacon, pools=pools)
         return found if found is not None and found.victims else None
 
     def _waits_for(self, run: RunState, hold: Hold) -> str:

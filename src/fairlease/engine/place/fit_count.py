@@ -1,44 +1,59 @@
-"""Seats: whether a need would fit if some leases were gone, by counting alone.
+"""Fit count: whether a need would fit if some leases were gone, by counting alone.
 
-A resolver asks this for every victim that it takes and that it gives back, thousands of times; a plan is made only once, to verify
-the answer. Counts are kept per node and per domain, so that each question costs what changed.
+The selection of victims asks this for every one that it takes and gives back, thousands of times; a plan is made only once, to
+verify the answer. Counts are kept per node and per domain, so that each question costs what changed. They follow from which leases
+are away, whatever the order in which these were taken.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fairlease.ledger.state.slots import bits_of
 from fairlease.model.lease import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from fairlease.engine.place.lien_rights import LienRights
     from fairlease.engine.place.packing import Need
     from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease
-    from fairlease.model.record import Key
 
 
 _barred = attrgetter("barred")
 
 
-class Taken(NamedTuple):
-    """What has been taken away so far, as `Seats` count it."""
+class NodeCount:
+    """The room on one node and the pods it gained; of its spares and their tenants what is away."""
 
-    rooms: dict[str, int]
-    pods: dict[tuple[str, str, str], int]
-    groups: int
-    gone: dict[tuple[str, Role], int]
-    away: dict[Key, frozenset[str]] = {}
+    __slots__ = ("away", "blocked", "domain", "gained", "node", "room")
+
+    def __init__(self, node: NodeState, room: int, blocked: int) -> None:
+        assert node.domain is not None, "only nodes in a domain are counted"
+        self.node = node
+        self.domain = node.domain.key
+        self.room = room
+        self.gained = 0
+        self.blocked = blocked
+        self.away: dict[Role, int] = {}
+
+    def freed(self, lease: Lease, *, away: bool) -> int:
+        """GPUs that come free with a lease: a spare and its tenant share slots, which are free when both are gone."""
+        if lease.role is Role.ACTIVE:
+            return (bits_of(lease.slots) & ~self.blocked).bit_count() if self.blocked else len(lease.slots)
+        bits = bits_of(lease.slots)
+        before, spare = self.away.get(lease.role, 0), lease.role is Role.SPARE
+        self.away[lease.role] = before | bits if away else before & ~bits
+        other, held = (Role.BORROWED, self.node.tenant) if spare else (Role.SPARE, self.node.spare)
+        return (bits & ~self.blocked & ~(held & ~self.away.get(other, 0))).bit_count()
 
 
 class FitCount:
-    """Room for a need on the nodes of `mask`, as leases are taken away and put back.
+    """Room for a need on the nodes of `mask`, while the leases in `away` (by serial) are thought away.
 
     `looks_max`: how often it may be asked in search of a choice that serves; `effort`: how often it was asked or changed in all.
     """
@@ -46,23 +61,23 @@ class FitCount:
     looks_max = 1_000
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: LienRights | None) -> None:
-        self.nodes = state.capacity.nodes
+        self._state_nodes = state.capacity.nodes
         self.pool = pool
         self.need = need
         self.mask = mask
-        self.rooms: dict[str, int] = {}
         self.effort = 0
         self.passage = passage
-        self._gone: dict[tuple[str, Role], int] = {}
-        self.first = need.pods if need.together else need.blocks[0].pods
-        self.wanted = 1 if need.together else need.blocks[0].groups
-        self.rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
-        self._least = min(self.first, self.rest or self.first)
+        self.away: dict[int, Lease] = {}
+        self._nodes: dict[str, NodeCount | None] = {}
+        self._first = need.pods if need.together else need.blocks[0].pods
+        self._wanted = 1 if need.together else need.blocks[0].groups
+        self._rest = need.blocks[1].pods if len(need.blocks) > 1 and not need.together else 0
+        self._least = min(self._first, self._rest or self._first)
         self.pods = self._counted()
-        self.groups = sum(pods // self.first for pods in self.pods.values())
+        self._groups = sum(pods // self._first for pods in self.pods.values())
 
     def _counted(self) -> dict[tuple[str, str, str], int]:
-        """Pods that fit now, by domain; where there is no room for any, it need not say so.
+        """Pods that fit now, by domain; a domain without room for any may be left out.
 
         Domains are found by their holes, and what a passage opens by the nodes that have free slots under a lien: on a full
         cluster that is next to nothing, however large it is.
@@ -82,24 +97,39 @@ class FitCount:
 
     def room(self, node: NodeState) -> int:
         """GPUs that the need could use on a node now."""
-        changed = self.rooms.get(node.node.name)
-        return self._room(node) if changed is None else changed
+        count = self._nodes.get(node.node.name)
+        return self._room(node) if count is None else count.room
 
     def _room(self, node: NodeState) -> int:
         return node.room if self.passage is None or not node.lien else self.passage.room(node)
 
+    # --- which leases are in scope -------------------------------------------------------------------------------------
+
     def usable(self, lease: Lease) -> bool:
-        """Whether a lease lies where the need could use its GPUs (a node that was relabelled may be in another pool now)."""
-        node = self.nodes[lease.node]
-        return node.domain in self.wholly or (node.domain in self._domains and self._open(node))
+        """Whether the need could use the GPUs of a lease (a node that was relabelled may be in another pool now)."""
+        return self._serves(self._state_nodes[lease.node])
+
+    def uses_any(self, leases: Iterable[Lease]) -> bool:
+        """Whether the need could use the GPUs of one of some leases; the domain of the first mostly says so."""
+        nodes, wholly = self._state_nodes, self._wholly
+        return any(nodes[lease.node].domain in wholly or self.usable(lease) for lease in leases)
+
+    def _serves(self, node: NodeState) -> bool:
+        return node.domain in self._wholly or (node.domain in self._domains and self._open(node))
 
     @property
-    def usable_by(self) -> tuple[object, ...]:
+    def scope(self) -> tuple[object, ...]:
         """All that decides which leases are usable in one state of the world."""
-        return type(self), self.mask, self.need.size, self._least
+        return type(self), self.pool.flavor, self.mask, self.need.size, self._least
+
+    def nodes_in_scope(self) -> Iterator[NodeState]:
+        """The nodes whose leases are usable."""
+        for domain in self._domains:
+            whole = domain in self._wholly
+            yield from (node for node in domain.nodes.values() if whole or self._open(node))
 
     def _open(self, node: NodeState) -> bool:
-        """Whether a pod could lie on a node if nothing ran there."""
+        """Whether a pod could run on a node if nothing else did."""
         return node.bit & self.mask != 0 and node.node.gpus >= self.need.size and self._works(node)
 
     def _works(self, node: NodeState) -> bool:
@@ -107,21 +137,18 @@ class FitCount:
         return not node.barred
 
     @cached_property
-    def wholly(self) -> set[Domain]:
-        """Those of `_domains` that have no node on which a pod could not lie.
-
-        Mostly that is all of them, and then a lease is judged by its domain.
-        """
+    def _wholly(self) -> set[Domain]:
+        """Those of `_domains` of which every node could run a pod: mostly all, and then a lease is judged by its domain."""
         size, mask = self.need.size, self.mask
         inside = (each for each in self._domains if each.mask & mask == each.mask)
         large = (each for each in inside if all(gpus >= size or not count for gpus, count in each.sizes.items()))
         return {domain for domain in large if not any(map(_barred, domain.nodes.values()))}
 
     @cached_property
-    def _domains(self) -> set[Domain]:
+    def _domains(self) -> dict[Domain, None]:
         """The domains that could hold one of its groups if nothing ran there."""
         inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
-        return {domain for domain in inside if self._holds_a_group(domain)}
+        return dict.fromkeys(domain for domain in inside if self._holds_a_group(domain))
 
     def _holds_a_group(self, domain: Domain) -> bool:
         pods = 0
@@ -132,62 +159,76 @@ class FitCount:
                     return True
         return False
 
-    def change(self, leases: Iterable[Lease], sign: int) -> None:
-        """Take leases away (1), or put them back (−1)."""
-        size, first = self.need.size, self.first
+    # --- leases that are taken away and put back -----------------------------------------------------------------------
+
+    def take(self, leases: Iterable[Lease]) -> bool:
+        """Think leases away that are there; whether more pods fit then."""
+        self.effort += 1
+        away, nodes, gained = self.away, self._nodes, 0
+        for lease in leases:
+            away[lease.serial] = lease
+            try:
+                count = nodes[lease.node]
+            except KeyError:
+                count = self._look_at(lease.node)
+            if count is not None:
+                gained += self._change(count, count.freed(lease, away=True))
+        return gained > 0
+
+    def put_back(self, leases: Iterable[Lease]) -> None:
+        """Put leases back that are away."""
         self.effort += 1
         for lease in leases:
-            node = self.nodes[lease.node]
-            if not self.usable(lease) or node.domain is None:
-                continue
-            key = node.domain.key
-            room = self.room(node)
-            after = room + sign * self._freed(node, lease, sign)
-            self.rooms[lease.node] = after
-            gained = after // size - room // size
-            if gained:
-                pods = self.pods.get(key, 0)
-                self.pods[key] = pods + gained
-                self.groups += (pods + gained) // first - pods // first
+            del self.away[lease.serial]
+            count = self._nodes[lease.node]
+            if count is not None:
+                self._change(count, -count.freed(lease, away=False))
 
-    def save(self) -> Taken:
-        """What has been taken away, to come back to."""
-        return Taken(dict(self.rooms), dict(self.pods), self.groups, dict(self._gone))
+    def _look_at(self, name: str) -> NodeCount | None:
+        """Begin to count a node; None where its GPUs are of no use to the need."""
+        node = self._state_nodes[name]
+        count = NodeCount(node, self._room(node), self._blocked(node)) if self._serves(node) else None
+        self._nodes[name] = count
+        return count
 
-    def restore(self, saved: Taken) -> None:
-        """As it was then."""
-        self.rooms, self.pods, self.groups = dict(saved.rooms), dict(saved.pods), saved.groups
-        self._gone = dict(saved.gone)
+    def _change(self, count: NodeCount, gpus: int) -> int:
+        """So many GPUs more (or fewer) are free on a node; how many more pods fit then."""
+        room, size = count.room, self.need.size
+        count.room = after = room + gpus
+        gained = after // size - room // size
+        if gained:
+            count.gained += gained
+            pods, first = self.pods.get(count.domain, 0), self._first
+            self.pods[count.domain] = pods + gained
+            self._groups += (pods + gained) // first - pods // first
+        return gained
+
+    def in_vain(self, leases: Iterable[Lease]) -> bool:
+        """Whether these are away on nodes where no pod more fits although they, and others, are."""
+        nodes = self._nodes
+        for lease in leases:
+            count = nodes[lease.node]
+            if count is not None and count.gained:
+                return False
+        return True
 
     def _blocked(self, node: NodeState) -> int:
         """The slots of a node that are under liens which the need may not pass: they are of no use to it, free or not."""
         return node.lien if self.passage is None or not node.lien else self.passage.blocked(node)
 
-    def _freed(self, node: NodeState, lease: Lease, sign: int) -> int:
-        """GPUs that come free with a lease: a spare and its tenant share slots, which are free when both are gone."""
-        blocked = self._blocked(node)
-        if lease.role is Role.ACTIVE:
-            return (bits_of(lease.slots) & ~blocked).bit_count() if blocked else len(lease.slots)
-        bits = bits_of(lease.slots)
-        tenant = lease.role is Role.BORROWED
-        other, held = (Role.SPARE, node.spare) if tenant else (Role.BORROWED, node.tenant)
-        mine = (lease.node, lease.role)
-        self._gone[mine] = self._gone.get(mine, 0) | bits if sign > 0 else self._gone.get(mine, 0) & ~bits
-        return (bits & ~blocked & ~(held & ~self._gone.get((lease.node, other), 0))).bit_count()
-
     def fits(self) -> bool:
         """Whether the need would fit now."""
         self.effort += 1
-        if self.groups != self.wanted or not self.rest:
-            return self.groups >= self.wanted
-        return any(pods % self.first >= self.rest for pods in self.pods.values())
+        if self._groups != self._wanted or not self._rest:
+            return self._groups >= self._wanted
+        return any(pods % self._first >= self._rest for pods in self.pods.values())
 
     def deficits(self) -> list[tuple[int, int]]:
         """(group, GPUs) of every group that does not fit, each against what is left in the domain that comes nearest."""
         need, size = self.need, self.need.size
-        left = sorted((pods % self.first for pods in self.pods.values()), reverse=True)
-        sizes = [self.first] * self.wanted + ([self.rest] if self.rest else [])
-        short = sizes[min(self.groups, self.wanted) :]
+        left = sorted((pods % self._first for pods in self.pods.values()), reverse=True)
+        sizes = [self._first] * self._wanted + ([self._rest] if self._rest else [])
+        short = sizes[min(self._groups, self._wanted) :]
         begin = len(sizes) - len(short)
         found = []
         for place, pods in enumerate(short):

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from fairlease.engine.place.fit_count import FitCount
 from fairlease.engine.place.packing import need_of
-from fairlease.engine.preempt.lottery_pool import LotteryPools, drawn, seed_of
+from fairlease.engine.preempt import lottery
+from fairlease.engine.preempt.lottery import LotteryPools
 from fairlease.engine.preempt.resolve import resolution
-from fairlease.engine.preempt.selection import Hearing
+from fairlease.engine.preempt.selection import Selection
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger.state.events import LeasesClosed
 from fairlease.ledger.state.runs import RunState
@@ -87,12 +88,12 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     if not Empty(state, pool, mask, seats.need).fits():
         message = f"these nodes could not hold {asked.gpus} GPUs in pods and groups as asked if nothing ran on them"
         return Refusal(Reason.NeverFits, message, {})
-    hearing = Hearing(LotteryPools(state), claim, seats, now)
-    found = hearing.settle(lambda roll: drawn(seed_of(state, claim, roll, now, beacon), roll))
+    selection = Selection(LotteryPools(state), claim, seats, now, due=True)
+    found = selection.choose(lambda pool: lottery.draws(pool.seed(state, claim, now, beacon), pool.tokens))
     if found is None:
         return _too_young(state, pool, mask, now)
     assert _frees(state, pool, mask, claim, found, now), "what is counted free is free when it is carried out"
-    return resolution(state, claim, found, now, beacon, 0, asked)
+    return resolution(state, claim, found, now, beacon, None, asked)
 
 
 def _claim(command: Resolve, now: int) -> RunState:

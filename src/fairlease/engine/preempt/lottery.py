@@ -1,23 +1,30 @@
-"""Lottery: draws that anybody can repeat (SEMANTICS §7; docs/design/oversubscription.md says it to the byte).
+"""Lottery: which runs stand in it for a claim, and draws that anybody can repeat (SEMANTICS §7; docs/design/oversubscription.md).
 
-The seed is a SHA-256 over what nobody could choose alone. The draws come from an HMAC-SHA256 counter: uniform, without replacement,
-first among owners in order of their names, then among the owner's tokens in order of their runs. Nothing here depends on the
-order of a map or on Python's own generator.
+A token is a bundle: a rigid run, or what is left of a malleable one, and it ends whole. Work younger than `minRuntime` is not
+drawn, nor is work that could not help. The seed is a SHA-256 over what nobody could choose alone. The draws come from an
+HMAC-SHA256 counter: uniform, without replacement, first among owners in order of their names, then among the owner's tokens in
+order of their runs. Nothing here depends on the order of a map or on Python's own generator.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import sys
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.engine.preempt.victims import in_scope
 from fairlease.model.amount import format_instant
+from fairlease.model.reservation import Draw, Lottery, Token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
-    from fairlease.model.reservation import Token
+    from fairlease.engine.place.fit_count import FitCount
+    from fairlease.ledger.state.runs import RunState
+    from fairlease.ledger.state.state import State
+    from fairlease.model.record import Key
 
 _SPAN = 1 << 64
 
@@ -70,3 +77,66 @@ def draws(seed: str, tokens: Iterable[Token]) -> Iterator[Token]:
         yield theirs.pop(counter.below(len(theirs)))
         if not theirs:
             del names[place]
+
+
+class LotteryPool(NamedTuple):
+    """The runs in a lottery, in order, and the digest of them; alike for whoever may draw those that began by `since`, or later.
+
+    From `until` on it would be others.
+    """
+
+    tokens: list[Token]
+    digest: str
+    since: int
+    until: int
+
+    def seed(self, state: State, claim: RunState, now: int, beacon: str) -> str:
+        """The seed of a draw among them for a claim."""
+        return seed_of(claim.reservation, now, self.digest, state.last_outcome, beacon)
+
+    def proof(self, drawn: Iterable[Token], seed: str, beacon: str, ended: Collection[Key]) -> Lottery:
+        """What a stranger needs to draw again, and who of the drawn was given back."""
+        draws = tuple(Draw(owner=token.owner, run=token.run, given_back=token.run not in ended) for token in drawn)
+        return Lottery(tokens=tuple(self.tokens), conflict_digest=self.digest, seed=seed, draws=draws, beacon=beacon)
+
+
+class LotteryPools:
+    """The funded work in scope and the lottery pools of all claims that are thought through over one state: alike for most."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._funded: dict[tuple[object, ...], list[RunState]] = {}
+        self._known: dict[tuple[object, ...], LotteryPool] = {}
+
+    def funded(self, fit: FitCount) -> list[RunState]:
+        """Running work in scope that has a claim to its GPUs, in no particular order."""
+        found = self._funded.get(fit.scope)
+        if found is None:
+            found = self._funded[fit.scope] = in_scope(fit, self.state.claimants.get(fit.pool.flavor, {}))
+        return found
+
+    def of(self, claim: RunState, gone: frozenset[Key], now: int, fit: FitCount) -> LotteryPool:
+        """Who could be drawn for a claim, besides those that go already, or with all that it could use."""
+        # Who starts at this instant is not drawn at it: others were preempted for it.
+        started_by = now - max(self.state.config.min_runtime, 1)
+        apart = gone.union(claim.displaced_by)
+        kind = (*fit.scope, apart)
+        found = self._known.get(kind)
+        if found is None or not found.since <= started_by < found.until:
+            found = self._known[kind] = self._called(self.funded(fit), apart, started_by)
+        return found
+
+    @staticmethod
+    def _called(funded: Iterable[RunState], apart: Collection[Key], started_by: int) -> LotteryPool:
+        tokens, since, until = list[Token](), 0, sys.maxsize
+        for run in funded:
+            started = run.started_at or 0
+            if started > started_by:
+                until = min(until, started)
+                continue
+            since = max(since, started)
+            if run.key not in apart:
+                gpus = run.width + run.spare_gpus
+                tokens.append(Token(owner=run.spec.owner, run=run.key, attempt=run.attempt, gpus=gpus))
+        tokens = in_order(tokens)
+        return LotteryPool(tokens, conflict_digest(tokens), since, until)

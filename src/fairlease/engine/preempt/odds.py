@@ -1,6 +1,6 @@
 """Odds: how likely each run is to be cut for a reservation that comes, before anybody is drawn (SEMANTICS §6, §7).
 
-The contest that the resolver settles once (`engine.contest`) is asked who would go: for every order of draws, each with its
+The resolver that the resolver settles once (`engine.resolver`) is asked who would go: for every order of draws, each with its
 probability, or, where there are too many, for a counted number of lotteries with seeds of their own (SHA-256 over the claim, its
 date, a number and the digest of those who stand in it), none of which can be the seed of the real one. So all that the resolver
 looks at counts, where money reaches too. Who is drawn and given back is not counted as cut.
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.place.plan import Planner
 from fairlease.engine.preempt import lottery
-from fairlease.engine.preempt.lottery_pool import LotteryPools
-from fairlease.engine.preempt.resolve import at_once
-from fairlease.engine.preempt.selection import Selection
+from fairlease.engine.preempt.lottery import LotteryPools
+from fairlease.engine.preempt.resolve import Resolver
 from fairlease.engine.reserve.due_date import due_date
 from fairlease.reason import Reason
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairlease.engine.context import Engine
-    from fairlease.engine.preempt.lottery_pool import LotteryPool
+    from fairlease.engine.preempt.lottery import LotteryPool
     from fairlease.engine.preempt.victims import Victim
     from fairlease.engine.reserve.due_date import Day
     from fairlease.ledger.state.runs import RunState
@@ -90,40 +89,36 @@ def _on(engine: Engine, claim: RunState, day: Day, effort: int) -> Odds | None:
     planner = Planner(engine.state, engine.family, claim, when)
     if planner.starts():
         return None
-    found = at_once(planner, engine.family, 0)
-    if found is not None:
-        tally = _Tally()
-        tally.add(found.victims, 1.0)
-        return tally.odds(when, 0, found.record.outcome.deficit_gpus, ())
-    if planner.pool is None or not day.noticed:
+    if planner.pool is None:
         return None
-    contest = Selection(planner, engine.family, LotteryPools(engine.state))
-    leases = sum(len(engine.state.runs[token.run].leases) for token in contest.tokens)
+    resolver = Resolver(planner, engine.family, LotteryPools(engine.state), 0, due=day.noticed)
+    resolver.choose(lambda pool: pool.tokens)
+    leases = sum(len(engine.state.runs[token.run].leases) for token in resolver.tokens)
     most = max(COUNTED_MIN, min(COUNTED_MAX, THOUGHT // max(1, leases)))
-    every = _every(contest, most, effort) if len(contest.tokens) <= EXACT_MAX else None
-    tally, draws = _some(contest, most, effort) if every is None else (every, 0)
-    return tally.odds(when, draws, tally.deficit_gpus, contest.tokens)
+    every = _every(resolver, most, effort) if len(resolver.tokens) <= EXACT_MAX else None
+    tally, draws = _some(resolver, most, effort) if every is None else (every, 0)
+    return tally.odds(when, draws, tally.deficit_gpus, resolver.tokens)
 
 
-def _every(contest: Selection, most: int, effort: int) -> _Tally | None:
+def _every(resolver: Resolver, most: int, effort: int) -> _Tally | None:
     """All orders of draws, each with its probability; None where there are more than `most`, or they cost too much."""
     tally, ways = _Tally(), _Ways()
     for _ in range(most):
-        tally.hear(contest, ways)
+        tally.hear(resolver, ways)
         if not ways.next():
             return tally
-        if contest.effort > effort:
+        if resolver.effort > effort:
             break
     return None
 
 
-def _some(contest: Selection, most: int, effort: int) -> tuple[_Tally, int]:
+def _some(resolver: Resolver, most: int, effort: int) -> tuple[_Tally, int]:
     """As many lotteries as may be drawn, and how many that were."""
-    begun, number = contest.effort, 0
-    tally, seeds = _Tally(), _Seeds(contest)
-    while number < most and (number < EVER_COUNTED or contest.effort - begun <= effort):
+    begun, number = resolver.effort, 0
+    tally, seeds = _Tally(), _Seeds(resolver)
+    while number < most and (number < EVER_COUNTED or resolver.effort - begun <= effort):
         seeds.number = number
-        tally.hear(contest, seeds)
+        tally.hear(resolver, seeds)
         number += 1
     return tally, number
 
@@ -137,11 +132,11 @@ class _Tally:
         self._runs: dict[Key, float] = {}
         self._ways: dict[tuple[Key, Reason], tuple[float, int]] = {}
 
-    def hear(self, contest: Selection, draws: _Ways | _Seeds) -> None:
+    def hear(self, resolver: Resolver, draws: _Ways | _Seeds) -> None:
         """One order more; where nobody is touched it counts as well."""
-        found = contest.choose(draws.order)
+        found = resolver.choose(draws.order)
         if found is not None and found.victims and not self.deficit_gpus:
-            self.deficit_gpus = contest.deficit_gpus(found)
+            self.deficit_gpus = resolver.deficit_gpus(found)
         self.add([] if found is None else found.victims, draws.chance)
 
     def add(self, victims: Iterable[Victim], weight: float) -> None:
@@ -175,14 +170,14 @@ class _Seeds:
 
     chance = 1.0
 
-    def __init__(self, contest: Selection) -> None:
+    def __init__(self, resolver: Resolver) -> None:
         self.number = 0
-        self._of = f"{contest.planner.run.key}\n{contest.planner.now}\n"
+        self._of = f"{resolver.planner.run.key}\n{resolver.planner.now}\n"
 
-    def order(self, roll: LotteryPool) -> Iterator[Token]:
+    def order(self, pool: LotteryPool) -> Iterator[Token]:
         """As a seed draws them; who stands in it is part of the seed, as in the real one."""
-        seed = hashlib.sha256(f"{self._of}{self.number}\n{roll.digest}\n".encode()).hexdigest()
-        return lottery.draws(seed, roll.tokens)
+        seed = hashlib.sha256(f"{self._of}{self.number}\n{pool.digest}\n".encode()).hexdigest()
+        return lottery.draws(seed, pool.tokens)
 
 
 class _Ways:
@@ -194,7 +189,7 @@ class _Ways:
 
     def __init__(self) -> None:
         self._wheels: list[tuple[int, list[float]]] = []
-        self._rolls: dict[str, list[int]] = {}
+        self._pools: dict[str, list[int]] = {}
         self._turned = 0
 
     @property
@@ -202,9 +197,9 @@ class _Ways:
         """How likely it is that all goes as it just went."""
         return math.prod(chances[taken] for taken, chances in self._wheels[: self._turned])
 
-    def order(self, roll: LotteryPool) -> Iterator[Token]:
-        """Those on a roll, in the order that this way has for them."""
-        wheels, left = self._rolls.setdefault(roll.digest, []), list(roll.tokens)
+    def order(self, pool: LotteryPool) -> Iterator[Token]:
+        """Those on a pool, in the order that this way has for them."""
+        wheels, left = self._pools.setdefault(pool.digest, []), list(pool.tokens)
         for place in count():
             if not left:
                 return
@@ -223,7 +218,7 @@ class _Ways:
             if taken + 1 < len(chances):
                 self._wheels.append((taken + 1, chances))
                 break
-        self._rolls, self._turned = {}, 0
+        self._pools, self._turned = {}, 0
         return bool(self._wheels)
 
 

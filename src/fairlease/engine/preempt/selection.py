@@ -1,275 +1,264 @@
-"""Contest: whose work gives way to a claim whose reservation is due, for any order of draws (SEMANTICS §7).
+"""Selection: whose work is preempted so that a claim fits, as one count sees it, for any order of draws (SEMANTICS §7).
 
-Who is chosen is counted, class by class and then draw by draw; then it is tried whether the claim would start, with the money that
-there is. Where it would not, because money reaches some nodes only, it is chosen again, and tried at each step. The resolver
-settles a contest once, in the order that its seed gives; whoever tells the odds asks it for every order, or for many, and so hears
-of each what the resolver would do. What a claim lacks is counted here, too, for all who tell it.
+Victims are taken class by class until the claim fits: work without a claim to its GPUs; then, where its reservation is due, spares,
+the width of malleable runs, and whole runs as they are drawn. Where the groups of malleable runs that come first do not serve,
+others are looked for before anybody is drawn, and before one more is (`shrink.search`). Then, last first, every victim that proves
+unneeded is given back. Each step is counted (`FitCount`), so a selection costs what is in scope; `resolve` verifies it with a plan.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.cover.envelopes import Withheld
-from fairlease.engine.place.fit_count import FitCount
-from fairlease.engine.place.plan import Planner
-from fairlease.engine.preempt.lottery_pool import LotteryPools
-from fairlease.engine.preempt.selected import Selected
-from fairlease.engine.preempt.victims import Victim, whole
-from fairlease.ledger.state.events import LeasesClosed
+from fairlease.engine.preempt.shrink import Sheddable, Shrinking, search
+from fairlease.engine.preempt.victims import (
+    Victim,
+    of_groups,
+    of_unclaimed,
+    spares,
+    unclaimed,
+    whole,
+    widths,
+    youngest_first,
+)  # fmt: skip
 from fairlease.model.reservation import Shortage
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairlease.engine.cover.family import Family
-    from fairlease.engine.place.fit_count import Taken
-    from fairlease.engine.place.plan import Plan
-    from fairlease.engine.preempt.lottery_pool import LotteryPool
-    from fairlease.engine.preempt.selected import Saved
+    from fairlease.engine.place.fit_count import FitCount
+    from fairlease.engine.preempt.lottery import LotteryPool, LotteryPools
     from fairlease.ledger.state.runs import RunState
-    from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
 
     Order = Callable[[LotteryPool], Iterable[Token]]
-    """In which order those on a roll are drawn."""
-
-
-EFFORT_OF_A_PLAN = 50
-"""Looks at seats that cost about as much as to try whether a claim would start."""
+    """In which order the tokens of a pool are drawn."""
 
 
 class Choice(NamedTuple):
-    """Whose work would go: what each group lacked, who stood in question, who was chosen.
+    """Whose work would go: what each group lacked, who was in scope, who was selected.
 
-    `roll` are those who could be drawn (None: nobody had to be), `drawn` those who were, in order.
+    `pool` are those who could be drawn (None: nobody had to be), `drawn` those who were, in order.
     """
 
     short: tuple[Shortage, ...]
     conflict: list[Key]
     victims: list[Victim]
-    roll: LotteryPool | None = None
+    pool: LotteryPool | None = None
     drawn: tuple[Token, ...] = ()
 
 
-def lacking(seats: FitCount) -> tuple[Shortage, ...]:
+def lacking(fit: FitCount) -> tuple[Shortage, ...]:
     """What each group of a claim lacks, in whole pods. Records, forecasts and notices all mean this by a deficit."""
-    return tuple(Shortage(group=group, gpus=gpus) for group, gpus in seats.deficits())
+    return tuple(Shortage(group=group, gpus=gpus) for group, gpus in fit.deficits())
 
 
-def deficit(planner: Planner, family: Family) -> int:
-    """GPUs that a claim lacks as of a planner's date, as the record of its resolution would say; 0 where nobody has to give way."""
-    if planner.pool is None:
-        return 0
-    short = lacking(_seats(planner))
-    if not short:  # It fits somewhere; perhaps not where its money reaches.
-        contest = Selection(planner, family, LotteryPools(planner.state))
-        found = contest.choose(lambda roll: roll.tokens)
-        return 0 if found is None or not found.victims else contest.deficit_gpus(found)
-    return sum(each.gpus for each in short)
+class Selection:
+    """Victims for one claim: whoever goes without a draw is taken at once, the others in the order that `choose` is given.
 
+    `_stood` are all runs in scope without a claim to their GPUs, and those asked for spares or width. What malleable runs could
+    give is kept apart (`_shrinking`), with the number of GPUs below which no search among them is begun (`_too_few`).
+    """
 
-class Hearing:
-    """Who gives way as some seats count it: first without a draw, then whoever is drawn, one after the other."""
-
-    def __init__(self, rolls: LotteryPools, claim: RunState, seats: FitCount, now: int) -> None:
-        self.short = lacking(seats)
-        self.bench = Selected(rolls.state, claim, seats)
-        self.served = self.bench.without_draw()
-        self.roll = None if self.served else rolls.of(claim, self.bench.ended() | self.bench.spent(), now, seats)
-        self.drawn: list[Token] = []
-        self._runs = rolls.state.runs
+    def __init__(self, pools: LotteryPools, claim: RunState, fit: FitCount, now: int, *, due: bool) -> None:
+        self.fit = fit
+        self.short = lacking(fit)
+        self.pool: LotteryPool | None = None
+        self._runs = pools.state.runs
+        self._taken: list[Victim] = []
+        self._touched: set[Key] = set()
+        self._looks = fit.looks_max
+        self._shrinking: dict[Key, Shrinking] = {}
+        self._before_widths = self._too_few = 0
+        riders = unclaimed(pools.state, fit)
+        self._stood = dict.fromkeys(run.key for run in riders)
+        self.served = fit.fits() or self._until_it_fits(
+            victim for run in riders for victim in of_unclaimed(run, fit.usable)
+        )
+        if due and not self.served:
+            funded = [run for run in pools.funded(fit) if run.key not in claim.displaced_by]
+            self.served = self._until_it_fits(spares(funded)) or self._shrink(funded)
+        if due and not self.served:
+            self.pool = pools.of(claim, self._ended() | self._spent(), now, fit)
+        self._without_draw, self._asked = (list(self._taken), list(self._stood), self._looks), False
 
     @property
     def tokens(self) -> list[Token]:
         """Who can be drawn; nobody where none has to be."""
-        return [] if self.roll is None else self.roll.tokens
-
-    def draw(self, token: Token) -> bool:
-        """One more is drawn; whether that serves the claim."""
-        self.drawn.append(token)
-        self.bench.take(whole(self._runs[token.run], Reason.RandomPreempt))
-        return self.bench.serves()
-
-    def settle(self, order: Order) -> Choice | None:
-        """Draw in this order until the claim is served, and put all back; None where it is not served."""
-        saved = self.save()
-        served = self.served or (self.roll is not None and any(map(self.draw, order(self.roll))))
-        found = self.choice() if served else None
-        self.restore(saved)
-        return found
-
-    def choice(self) -> Choice:
-        """Who goes, when all that proves unneeded has been given back."""
-        chosen = self.bench.give_back()
-        conflict = [*self.bench.stood, *(token.run for token in self.tokens)]
-        return Choice(self.short, conflict, chosen, self.roll, tuple(self.drawn))
-
-    def save(self) -> tuple[Saved, int]:
-        """Who has been taken and drawn, to come back to."""
-        return self.bench.save(), len(self.drawn)
-
-    def restore(self, saved: tuple[Saved, int]) -> None:
-        """As it was then."""
-        self.bench.restore(saved[0])
-        del self.drawn[saved[1] :]
-
-
-class Selection:
-    """One claim, and all who may have to give way to it. It may be asked for as many orders of draws as one likes."""
-
-    def __init__(self, planner: Planner, family: Family, rolls: LotteryPools) -> None:
-        self.planner = planner
-        self._family = family
-        self._rolls = rolls
-        self._plans: dict[frozenset[tuple[Key, str]], Plan | None] = {}
-        self._counted = Hearing(rolls, planner.run, _seats(planner), planner.now)
-        self._hearings = [self._counted]
-
-    def settle(self, order: Order) -> tuple[Choice, Plan] | None:
-        """Who goes if they are drawn in this order, and how the claim then starts; None where nobody is touched."""
-        found = self.choose(order)
-        plan = None if found is None else self.plan(found.victims)
-        if found is None or plan is None:
-            return None
-        return found._replace(short=found.short or self._in_place(plan)), plan
+        return [] if self.pool is None else self.pool.tokens
 
     def choose(self, order: Order) -> Choice | None:
-        """Who goes if they are drawn in this order; None where nobody is touched."""
-        found = self._counted.settle(order)
-        if found is not None and not self._starts(found.victims):
-            found = self._paid.settle(order)
-            if found is not None and not self._starts(found.victims):
-                found = None
+        """Who goes if they are drawn in this order; None where that does not serve the claim. It may be asked again and again."""
+        if self._asked:  # What was selected then is put back only now: mostly nobody asks again.
+            self._restore(*self._without_draw)
+        self._asked, served = True, self.served
+        drawn: list[Token] = []
+        for token in () if self.pool is None else order(self.pool):
+            drawn.append(token)
+            self._take(whole(self._runs[token.run], Reason.RandomPreempt))
+            served = self.fit.fits() or self._other_groups()
+            if served:
+                break
+        if not served:
+            return None
+        victims = self._give_back()
+        conflict = [*self._stood, *(token.run for token in self.tokens)]
+        return Choice(self.short, conflict, victims, self.pool, tuple(drawn))
+
+    # --- taking --------------------------------------------------------------------------------------------------------
+
+    def _shrink(self, funded: Iterable[RunState]) -> bool:
+        """Take width of malleable runs until the claim fits: the groups that come first, or others that serve."""
+        malleable, gone = youngest_first(run for run in funded if run.spec.malleable is not None), self._groups()
+        self._before_widths = len(self._taken)
+        for age, run in enumerate(malleable):
+            left = Sheddable.of(run, self.fit.usable, gone.get(run.key, frozenset()))
+            if left.gain() > 0:
+                self._shrinking[run.key] = Shrinking.of(run, left, left.helpful, left.order, age)
+        gain = sum(each.left.gain() for each in self._shrinking.values())
+        need, taken = self.fit.need, sum(victim.gpus for victim in self._taken)
+        self._too_few = need.pods * need.size - self.fit.pool.idle - gain - taken
+        return self._until_it_fits(widths(malleable, gone, self.fit.usable)) or self._other_groups()
+
+    def _until_it_fits(self, victims: Iterable[Victim]) -> bool:
+        return any(self._take(victim) and self.fit.fits() for victim in victims)
+
+    def _take(self, victim: Victim) -> bool:
+        """Take a victim, unless nothing of it runs where that would help; whether more pods fit then."""
+        touched = victim.run in self._touched
+        if touched:
+            away = self.fit.away
+            victim = victim._replace(leases=tuple(lease for lease in victim.leases if lease.serial not in away))
+        if (touched or not victim.whole) and not any(map(self.fit.usable, victim.leases)):
+            return False  # A run in scope helps somehow as a whole.
+        self._touched.add(victim.run)
+        self._taken.append(victim)
+        if victim.reason in (Reason.DropSpare, Reason.Shrink):
+            self._stood[victim.run] = None
+        return self.fit.take(victim.leases)
+
+    def _rewind(self) -> None:
+        """Put back all that was taken since the width of malleable runs was asked for."""
+        while len(self._taken) > self._before_widths:
+            self.fit.put_back(self._taken.pop().leases)
+
+    def _restore(self, taken: list[Victim], stood: list[Key], looks: int) -> None:
+        """Take these and nobody else."""
+        self.fit.put_back(list(self.fit.away.values()))
+        for victim in taken:
+            self.fit.take(victim.leases)
+        self._taken, self._stood, self._looks = list(taken), dict.fromkeys(stood), looks
+
+    def _groups(self) -> dict[Key, frozenset[int]]:
+        """The groups that have been taken, by run."""
+        found: dict[Key, frozenset[int]] = {}
+        for victim in self._taken:
+            found[victim.run] = found.get(victim.run, frozenset()) | victim.groups
         return found
 
-    @cached_property
-    def _paid(self) -> Hearing:
-        """The same with the money tried at each step: asked where counting erred."""
-        hearing = Hearing(self._rolls, self.planner.run, PaidSeats(self), self.planner.now)
-        self._hearings.append(hearing)
-        return hearing
+    def _ended(self) -> frozenset[Key]:
+        """The runs that have been taken whole: who goes already is not drawn as well."""
+        return frozenset(victim.run for victim in self._taken if victim.whole)
 
-    def _starts(self, victims: list[Victim]) -> bool:
-        """Whether the claim would start without them; where counting tells all, it is tried only before it is acted on."""
-        return self._counts_alone or self.plan(victims) is not None
+    def _drawn(self) -> list[Key]:
+        return [victim.run for victim in self._taken if victim.reason is Reason.RandomPreempt]
 
-    @cached_property
-    def _counts_alone(self) -> bool:
-        return self.planner.counts_alone()
+    def _spent(self) -> frozenset[Key]:
+        """The runs that have given all that the claim could use: to draw them as well would help nobody."""
+        runs, usable, away = self._runs, self.fit.usable, self.fit.away
+        return frozenset(
+            run
+            for run in self._stood
+            if not any(lease.serial not in away and usable(lease) for lease in runs[run].leases.values())
+        )
 
-    def plan(self, victims: list[Victim]) -> Plan | None:
-        """How the claim would start without them, tried once for the same leases; None where it could not."""
-        key = frozenset((victim.run, name) for victim in victims for name in victim.names)
-        if key not in self._plans:
-            self._plans[key] = plan_without(self.planner, self._family, victims)
-        return self._plans[key]
+    # --- other groups --------------------------------------------------------------------------------------------------
 
-    def deficit_gpus(self, found: Choice) -> int:
-        """GPUs that are lacking where these have to go."""
-        plan = None if found.short else self.plan(found.victims)
-        return sum(each.gpus for each in (found.short if plan is None else self._in_place(plan)))
+    def _other_groups(self, without: Key | None = None) -> bool:
+        """Take those groups of malleable runs with which the claim fits besides who was drawn; False where no search finds any.
 
-    def _in_place(self, plan: Plan) -> tuple[Shortage, ...]:
-        """What each group lacks on the nodes where it comes to lie: it would fit somewhere, only not where its money reaches."""
-        seats, rooms, short = _seats(self.planner), dict[str, int](), dict[int, int]()
-        size = seats.need.size
-        for spot in plan.spots:
-            name = spot.node.node.name
-            room = rooms.setdefault(name, seats.room(spot.node))
-            rooms[name] = room - size
-            if room < size:
-                short[spot.group] = short.get(spot.group, 0) + size
-        return tuple(Shortage(group=group, gpus=gpus) for group, gpus in sorted(short.items()))
+        `without`: as if that one had not been drawn. No search is begun where there are too few GPUs by number alone.
+        """
+        if not self._shrinking or self._looks <= 0:
+            return False
+        drawn = [whole(self._runs[run], Reason.RandomPreempt) for run in self._drawn() if run != without]
+        if sum(victim.gpus for victim in drawn) < self._too_few:
+            return False
+        taken = self._taken[self._before_widths :]
+        self._rewind()
+        self._take_all(drawn)
+        ended = self._ended()
+        runs = {key: each for key, each in self._shrinking.items() if key not in ended}
+        steps, self._looks = search(self.fit, runs, self._looks)
+        self._rewind()
+        others = [of_groups(self._runs[run], step, Reason.Shrink) for run, step in steps or ()]
+        self._take_all(taken if steps is None else [*others, *drawn])
+        return steps is not None
 
-    @property
-    def tokens(self) -> list[Token]:
-        """Who could be drawn in what was asked so far."""
-        return list(dict.fromkeys(token for hearing in self._hearings for token in hearing.tokens))
-
-    @property
-    def effort(self) -> int:
-        """What thinking has cost so far, in looks at seats and changes of them."""
-        return sum(hearing.bench.seats.effort for hearing in self._hearings) + EFFORT_OF_A_PLAN * len(self._plans)
-
-
-def _seats(planner: Planner) -> FitCount:
-    """The seats of a claim's narrowest width, where its money reaches."""
-    assert planner.pool is not None, "asked only where there is a pool"
-    return FitCount(planner.state, planner.pool, planner.reach(), planner.least, planner.way)
-
-
-def plan_without(planner: Planner, family: Family, victims: list[Victim]) -> Plan | None:
-    """How a claim would start if `victims` were gone; None where it could not.
-
-    It is paid with the money that there was while all of them were there: a lack of money is no reason to cut anybody.
-    """
-    state, now = planner.state, planner.now
-    payers = {state.runs[each.run].leases[name].payer for each in victims for name in each.names}
-    accounts = [state.account(payer.budget, payer.envelope) for payer in payers]
-    withheld = {each.id: Withheld.of(each, now, state.config.commit_quantum) for each in accounts}
-    with state.trial():
+    def _take_all(self, victims: Iterable[Victim]) -> None:
         for victim in victims:
-            state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-        return Planner(state, family, planner.run, now, withheld).widest(planner.affordable())
+            self._take(victim)
 
+    # --- giving back ---------------------------------------------------------------------------------------------------
 
-class Gone:
-    """Leases that are thought away, by run."""
+    def _give_back(self) -> list[Victim]:
+        """Last first, every victim that proves unneeded and whose run, or group, lives on; returns those that stay.
 
-    def __init__(self) -> None:
-        self._names: dict[Key, set[str]] = {}
+        Who was drawn may be unneeded because other groups would do; and where several groups make a step, those that come first
+        are not always those that are needed.
+        """
+        for run in reversed(self._drawn()) if self._shrinking else ():
+            self._other_groups(without=run)
+        if any(len(victim.groups) > 1 and victim.reason is Reason.Shrink for victim in self._taken):
+            self._other_groups()
+        kept: list[Victim] = []
+        by_run: dict[Key, list[Victim]] = {}
+        for victim in reversed(self._taken):
+            same = by_run.get(victim.run)
+            if same is None or not any(each.whole or victim.group in each.groups for each in same):
+                vain = self.fit.in_vain(victim.leases)
+                self.fit.put_back(victim.leases)
+                if vain or self.fit.fits():
+                    continue
+                self.fit.take(victim.leases)
+            kept.append(victim)
+            by_run.setdefault(victim.run, []).append(victim)
+        ended = {victim.run for victim in kept if victim.whole}
+        found = [each for each in reversed(kept) if each.whole or each.run not in ended]
+        return self._fewer_groups([whole(self._runs[each.run], each.reason) if each.whole else each for each in found])
 
-    def change(self, leases: Iterable[Lease], sign: int) -> None:
-        """Take leases away (1), or put them back (−1)."""
-        for lease in leases:
-            names = self._names.setdefault(lease.run, set())
-            names.add(lease.name) if sign > 0 else names.discard(lease.name)
+    def _fewer_groups(self, kept: list[Victim]) -> list[Victim]:
+        """The same victims, save that malleable runs give less where less serves, the last first."""
+        looks = self.fit.looks_max
+        for key, reason in dict.fromkeys((victim.run, victim.reason) for victim in reversed(kept)):
+            run, same = self._runs[key], [each for each in kept if each.run == key and each.reason is reason]
+            several = any(each.whole or len(each.groups) > 1 for each in same)
+            if run.spec.malleable is None or reason is Reason.RandomPreempt or not several or looks <= 0:
+                continue
+            leases = [lease for each in same for lease in each.leases]
+            others = (each.groups for each in kept if each.run == key and each.reason is not reason)
+            self.fit.put_back(leases)
+            fewer = self._shrunk(run, same, frozenset[int]().union(*others))
+            steps, looks = search(self.fit, {key: fewer}, looks)
+            if steps is None:
+                self.fit.take(leases)
+                continue
+            place = kept.index(same[0])
+            rest = [each for each in kept if each not in same]
+            begun = len(self._taken)
+            self._take_all(of_groups(run, step, reason) for _, step in steps)
+            kept = [*rest[:place], *self._taken[begun:], *rest[place:]]
+        return kept
 
-    def victims(self) -> list[Victim]:
-        """As a trial takes them."""
-        gone = [(run, tuple(sorted(names))) for run, names in self._names.items() if names]
-        return [Victim(run, names, Reason.Shrink, 0, whole=False) for run, names in gone]
-
-    def save(self) -> dict[Key, frozenset[str]]:
-        """What is away, to come back to."""
-        return {run: frozenset(names) for run, names in self._names.items()}
-
-    def restore(self, saved: dict[Key, frozenset[str]]) -> None:
-        """As it was then."""
-        self._names = {run: set(names) for run, names in saved.items()}
-
-
-class PaidSeats(FitCount):
-    """Seats that count only where somebody pays for all of them."""
-
-    looks_max = 50
-
-    def __init__(self, contest: Selection) -> None:
-        planner = contest.planner
-        assert planner.pool is not None, "a contest has a pool"
-        super().__init__(planner.state, planner.pool, planner.reach(), planner.least, planner.way)
-        self._contest = contest
-        self._away = Gone()
-
-    def change(self, leases: Iterable[Lease], sign: int) -> None:
-        """Take leases away, or put them back, and remember which."""
-        going = list(leases)
-        super().change(going, sign)
-        self._away.change(going, sign)
-
-    def fits(self) -> bool:
-        """Whether the need would fit and be paid for: counted, and then tried."""
-        return super().fits() and self._contest.plan(self._away.victims()) is not None
-
-    def save(self) -> Taken:
-        """What has been taken away, to come back to."""
-        return super().save()._replace(away=self._away.save())
-
-    def restore(self, saved: Taken) -> None:
-        """As it was then."""
-        super().restore(saved)
-        self._away.restore(saved.away)
+    def _shrunk(self, run: RunState, same: list[Victim], gone: frozenset[int]) -> Shrinking:
+        """A run that was to go whole, or in steps of several groups, with those of its groups that were asked for."""
+        left = Sheddable.of(run, self.fit.usable, gone)
+        groups = {group for victim in same for group in victim.groups}
+        ends = any(victim.whole for victim in same)
+        if ends:
+            owing = same[0].reason is Reason.ReclaimOverdrawn
+            groups = {unit[3] for unit in run.overdrawn} if owing else set(left.widths)
+        asked = [group for group in left.order if group in groups]
+        return Shrinking.of(run, left, asked, [*asked, *(each for each in left.order if ends and each not in groups)])

@@ -1,7 +1,11 @@
-"""Victims: what can be asked to give way, class by class, in the order in which it goes (SEMANTICS §7)."""
+"""Victims: what can be preempted, class by class, in the order in which it goes (SEMANTICS §7).
+
+Only what is in scope: a run that has a lease where the claim could use its GPUs. Within a class the youngest work goes first.
+"""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.preempt.shrink import shed, steps
@@ -10,8 +14,9 @@ from fairlease.model.record import Key
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from fairlease.engine.place.fit_count import FitCount
     from fairlease.engine.preempt.shrink import Helps
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
@@ -21,56 +26,76 @@ NO_GROUP = -1
 
 
 class Victim(NamedTuple):
-    """Leases that go together, and whether that ends the attempt. `groups` go with it; a spare belongs to `group`."""
+    """Leases that go together, and whether that ends the attempt. `groups` go with it; a spare belongs to `group`.
+
+    While victims are selected, what went before with another of the same run is not among the leases.
+    """
 
     run: Key
-    names: tuple[str, ...]
+    leases: tuple[Lease, ...]
     reason: Reason
-    gpus: int
-    whole: bool
+    whole: bool = False
     groups: frozenset[int] = frozenset()
     group: int = NO_GROUP
     seed: str | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the leases, in the order of opening."""
+        return tuple(lease.name for lease in sorted(self.leases, key=lambda lease: lease.serial))
 
-def free_riders(state: State, claim: RunState, helps: Helps) -> list[Victim]:
-    """Work that has no claim to its GPUs, in the order in which it goes; within a class the youngest first.
-
-    Of what may go in parts only those parts are told that the claim could use; all else has to be looked at by who asks.
-    """
-    flavor = claim.spec.resources.gpu_type
-    riders = [run for run in state.opportunistic.values() if run.spec.resources.gpu_type == flavor]
-    found = [victim for run in youngest_first(riders) for victim in _opportunistic(run, helps)]
-    owing = {Key(unit[0]): state.runs[Key(unit[0])] for unit in state.overdrawn}
-    for run in youngest_first(list(owing.values())):
-        if run.spec.resources.gpu_type == flavor and run.key not in state.opportunistic:
-            found.extend(_overdrawn(run, helps))
-    return found
+    @property
+    def gpus(self) -> int:
+        """The GPUs of the leases."""
+        return sum(lease.gpus for lease in self.leases)
 
 
-def youngest_first(runs: list[RunState]) -> list[RunState]:
+def in_scope(fit: FitCount, among: Mapping[Key, RunState]) -> list[RunState]:
+    """Those of some runs that have a lease the claim could use, found from whichever side is shorter: the runs, or the nodes."""
+    if len(among) <= fit.mask.bit_count():
+        return [run for run in among.values() if fit.uses_any(run.leases.values())]
+    keys: dict[Key, None] = {}
+    for node in fit.nodes_in_scope():
+        keys.update(dict.fromkeys([lease.run for lease in node.leases.values()]))
+    return [among[key] for key in keys if key in among]
+
+
+def youngest_first(runs: Iterable[RunState]) -> list[RunState]:
     """The order in which work of one class goes."""
-    return sorted(runs, key=lambda run: (-(run.started_at or 0), -run.order))
+    by_order = sorted(runs, key=attrgetter("order"), reverse=True)
+    return sorted(by_order, key=attrgetter("started_at"), reverse=True)
 
 
-def whole(run: RunState, reason: Reason, seed: str | None = None) -> Victim:
+def whole(run: RunState, reason: Reason) -> Victim:
     """A run that goes with all it holds."""
-    names = tuple(lease.name for lease in run.held)
-    gpus = sum(lease.gpus for lease in run.leases.values())
-    return Victim(run.key, names, reason, gpus, whole=True, seed=seed)
+    return Victim(run.key, tuple(run.leases.values()), reason, True)  # noqa: FBT003 - one call for each run in scope
 
 
-def _opportunistic(run: RunState, helps: Helps) -> list[Victim]:
-    """A rigid run goes whole; an elastic one by groups down to its minimum, and whole where that is not enough."""
-    groups = [of_groups(run, going, Reason.ReclaimOpportunistic) for going in steps(run, helps)]
-    return [*groups, whole(run, Reason.ReclaimOpportunistic)]
+def of_groups(run: RunState, going: frozenset[int], reason: Reason) -> Victim:
+    """Groups of a run that lives on, with their spares."""
+    leases = tuple(lease for lease in run.leases.values() if lease.group in going)
+    return Victim(run.key, leases, reason, groups=going)
 
 
-def _overdrawn(run: RunState, helps: Helps) -> list[Victim]:
-    """A rigid run goes whole; an elastic one by overdrawn groups, the highest first, and whole where it cannot do without them all.
+def unclaimed(state: State, fit: FitCount) -> list[RunState]:
+    """Work in scope that has no claim to its GPUs, in the order in which it goes: opportunistic, then overdrawn."""
+    owing = {Key(unit[0]): state.runs[Key(unit[0])] for unit in state.overdrawn}
+    funded = {key: run for key, run in owing.items() if key not in state.opportunistic}
+    found = [*youngest_first(in_scope(fit, state.opportunistic)), *youngest_first(in_scope(fit, funded))]
+    return [run for run in found if run.spec.resources.gpu_type == fit.pool.flavor]
 
-    Groups that help go before others, and those go only with the whole.
+
+def of_unclaimed(run: RunState, helps: Helps) -> list[Victim]:
+    """What goes of such a run: a rigid one whole.
+
+    An elastic one goes by groups, and whole where that is not enough (opportunistic), or where it cannot do without all of
+    those that are overdrawn, the highest first. Groups that do not help go only with the whole, or to fill a step up.
     """
+    reason = Reason.ReclaimOpportunistic if run.spec.opportunistic else Reason.ReclaimOverdrawn
+    if run.spec.malleable is None:
+        return [whole(run, reason)]
+    if run.spec.opportunistic:
+        return [*(of_groups(run, going, reason) for going in steps(run, helps)), whole(run, reason)]
     helpful = {lease.group for lease in run.leases.values() if helps(lease)}
     found: list[Victim] = []
     gone: frozenset[int] = frozenset()
@@ -79,46 +104,28 @@ def _overdrawn(run: RunState, helps: Helps) -> list[Victim]:
             continue
         going = shed(run, group, gone)
         if going is None:
-            return [*found, whole(run, Reason.ReclaimOverdrawn)]
+            return [*found, whole(run, reason)]
         gone |= going
         if group in helpful:
-            found.append(of_groups(run, going, Reason.ReclaimOverdrawn))
+            found.append(of_groups(run, going, reason))
     return found
 
 
-def of_groups(run: RunState, going: frozenset[int], reason: Reason, leases: Iterable[Lease] | None = None) -> Victim:
-    """Groups of a run that lives on, with their spares, or with those of these `leases` that are theirs."""
-    theirs = [lease for lease in (run.held if leases is None else leases) if lease.group in going]
-    names = tuple(lease.name for lease in theirs)
-    return Victim(run.key, names, reason, sum(lease.gpus for lease in theirs), whole=False, groups=going)
+def spares(funded: Iterable[RunState]) -> Iterator[Victim]:
+    """Spares, one by one; the active pods stay."""
+    for run in youngest_first(run for run in funded if run.spare_gpus):
+        for lease in reversed(run.held):
+            if lease.role is Role.SPARE:
+                yield Victim(run.key, (lease,), Reason.DropSpare, group=lease.group)
 
 
-def funded(state: State, claim: RunState) -> list[RunState]:
-    """Running work of the claim's flavor that has a claim of its own, save what displaced the claim in a draw before."""
-    standing = state.claimants.get(claim.spec.resources.gpu_type, {})
-    if not claim.displaced_by:
-        return list(standing.values())
-    return [run for key, run in standing.items() if key not in claim.displaced_by]
-
-
-def spares(standing: list[RunState]) -> list[Victim]:
-    """Spares, one by one, those of the youngest runs first; the active pods stay."""
-    return [
-        Victim(run.key, (lease.name,), Reason.DropSpare, lease.gpus, whole=False, group=lease.group)
-        for run in youngest_first([run for run in standing if run.spare_gpus])
-        for lease in reversed(run.held)
-        if lease.role is Role.SPARE
-    ]
-
-
-def widths_of(standing: list[RunState], gone: Mapping[Key, frozenset[int]], helps: Helps) -> list[Victim]:
-    """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index, of the youngest run first.
+def widths(malleable: list[RunState], gone: Mapping[Key, frozenset[int]], helps: Helps) -> list[Victim]:
+    """Steps of malleable runs above their minimum: borrowed-funded first, then the highest index.
 
     Groups that are `gone` already, because they were overdrawn, are neither given up again nor left to live on.
     """
     found = []
-    runs = youngest_first([run for run in standing if run.spec.malleable is not None])
-    for age, run in enumerate(runs):
+    for age, run in enumerate(malleable):
         borrowed = {lease.group for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED}
         before = (False, 0)
         for going in steps(run, helps, gone.get(run.key, frozenset())):

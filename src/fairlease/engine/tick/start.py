@@ -38,8 +38,7 @@ def start(engine: Engine, run: RunState) -> Refusal | None:
             lifecycle.cut(engine, resolution)
             if engine.state.overdrawn:  # The money of those who were preempted covers others again: they are not next.
                 coverage.settle(engine)
-            plan = Planner(engine.state, engine.family, run, engine.now).widest(resolution.pods_max)
-            assert plan is not None, "nobody is preempted before it is verified that the claim then starts"
+            plan = resolution.plan
     opened = None if plan is None else bind(run, plan, Reason.Start)
     if run.spec.opportunistic and engine.state.hosts and (plan is None or plan.width < asked):
         opened = scavenging.start_on_spares(engine, run, 0 if plan is None else plan.width) or opened
