@@ -48,11 +48,17 @@ class NodesOption(click.ParamType[tuple[tuple[str, int], ...]]):
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65_535), metavar="P", help="Where metrics are served; 0: nowhere."
 )
+@click.option("--restored", is_flag=True, help="The ledger is a backup: go on from it, though later entries are lost.")
+@click.option(
+    "--new-ledger", is_flag=True, help="The ledger is lost or damaged: begin another one, and end all work that runs."
+)
 def command(
     session: Session,
     config: str | None,
     nodes: tuple[tuple[str, int], ...] | None,
     foreground: bool,
+    restored: bool,
+    new_ledger: bool,
     **told: Any,  # noqa: ANN401 - numbers and names
 ) -> None:
     """Start the daemon of this machine.
@@ -60,6 +66,8 @@ def command(
     It finds the GPUs by itself, or is told of them. Its ledger, logs and socket lie in its home; started again there, it
     goes on where it stopped, with the runs that went on without it.
     """
+    import msgspec
+
     from fairlease.local.daemon.config import load_settings
     from fairlease.local.daemon.launch import NotUp, up
     from fairlease.model.document import Invalid
@@ -68,13 +76,14 @@ def command(
         raise click.UsageError("--nodes says how many GPUs there are; leave out --gpus")
     try:
         settings = load_settings(config, home=session.home, **told)
+        settings = msgspec.structs.replace(settings, restored=restored, new_ledger=new_ledger)
         settings = _with_nodes(settings, nodes) if nodes else settings
         pid = up(settings, foreground=foreground)
     except Invalid as error:
         problems = [str(problem) for problem in error.problems]
         raise Failure("the daemon was not started", code=BAD_INPUT, problems=problems) from None
     except NotUp as error:
-        raise Failure(str(error), code=BAD_INPUT) from None
+        raise Failure(str(error), code=BAD_INPUT, remedy=error.remedy) from None
     if pid is not None:
         click.echo(f"up (pid {pid}), at {settings.socket}")
         if sys.stdout.isatty():

@@ -7,14 +7,15 @@ has it. Entries lie as the exact bytes that were hashed. Readers may come at any
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fairlease.ledger.state.events import AnyEvent, decode
+from fairlease.ledger.store.anchor import Anchor
 from fairlease.ledger.store.chain import Row, seal
 from fairlease.ledger.store.protocol import (
     GENESIS,
@@ -27,7 +28,17 @@ from fairlease.ledger.store.protocol import (
     Moment,
     Snapshot,
 )
-from fairlease.ledger.store.sqlite_file import CannotOpen, Lock, open_reader, open_writer
+from fairlease.ledger.store.sqlite_file import (
+    CannotOpen,
+    Damaged,
+    Lock,
+    Lost,
+    open_reader,
+    open_writer,
+    opening,
+    reading,
+    writing,
+)
 from fairlease.ledger.store.sqlite_index import IndexWriter
 from fairlease.ledger.store.sqlite_query import IndexReader
 from fairlease.model.record import Key
@@ -53,18 +64,31 @@ _SNAPSHOTS = "SELECT seq, lower(hex(hash)), at, lower(hex(digest)), body FROM sn
 class SqliteStore:
     """The `Store` of one machine. Use it from the thread that opened it, and close it."""
 
-    def __init__(self, path: str | Path, *, readonly: bool = False) -> None:
+    def __init__(self, path: str | Path, *, readonly: bool = False, restored: bool = False) -> None:
+        """`restored`: take the file as it is, though it may be older than what was written here."""
         self.path = Path(path)
+        self.damage: str | None = None
         self._lock = None if readonly else Lock(self.path)
         try:
-            self._db = open_reader(self.path) if readonly else open_writer(self.path)
+            self._anchor = Anchor(self.path)
+            noted = None if readonly or restored else self._noted()
+            self._db = open_reader(self.path) if readonly else open_writer(self.path, noted)
+            with opening(self.path):
+                self._reader = IndexReader(self._db)
+                self._index = None if readonly else IndexWriter(self._db)
+                self._head = None if readonly else self._stored_head()
         except CannotOpen:
             if self._lock is not None:
                 self._lock.release()
             raise
-        self._reader = IndexReader(self._db)
-        self._index = None if readonly else IndexWriter(self._db)
-        self._head = None if readonly else self._stored_head()
+        if self._head is not None:
+            self._anchor.note(self._head)
+
+    def _noted(self) -> Head | None:
+        try:
+            return self._anchor.noted()
+        except (ValueError, OSError) as error:
+            raise Lost(f"it cannot be told whether {self.path} is whole: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -77,13 +101,17 @@ class SqliteStore:
     def close(self) -> None:
         """Let go of the file, and of the lock if this was the writer."""
         self._db.close()
+        self._anchor.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     def head(self) -> Head:
         """The last entry; a reader looks it up, because a writer may be at work."""
-        return self._stored_head() if self._head is None else self._head
+        if self._head is not None:
+            return self._head
+        with self._guarded(reading):
+            return self._stored_head()
 
     def _stored_head(self) -> Head:
         row = self._db.execute(_HEAD).fetchone()
@@ -97,17 +125,30 @@ class SqliteStore:
         if expected_seq != head.seq:
             raise Conflict(f"the ledger's head is entry {head.seq}, not {expected_seq}")
         entry, body = seal(head, at, events)
-        execute = self._db.execute
-        try:
-            execute("BEGIN IMMEDIATE")
-            self._put(entry, body)
-            self._index.add(entry)
-            execute("COMMIT")
-        except BaseException:
-            self._undo()
-            raise
+        with self._guarded(writing):
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._put(entry, body)
+                self._index.add(entry)
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._undo()
+                raise
         self._head = Head(seq=entry.seq, hash=entry.hash, at=at)
+        self._anchor.note(self._head)
         return entry
+
+    @contextmanager
+    def _guarded(self, how: Callable[[Path], AbstractContextManager[None]]) -> Iterator[None]:
+        """At the first sign of damage the ledger is closed for writing."""
+        if how is writing and self.damage is not None:
+            raise Damaged(self.damage)
+        try:
+            with how(self.path):
+                yield
+        except Damaged as error:
+            self.damage = str(error)
+            raise
 
     def _put(self, entry: Entry, body: bytes) -> None:
         row: Row = (entry.seq, entry.at, bytes.fromhex(entry.prev), bytes.fromhex(entry.hash), body)
@@ -126,23 +167,26 @@ class SqliteStore:
 
     def rows(self, after: int = 0, upto: int = _LAST) -> Iterator[Row]:
         """The entries behind number `after` as they lie on the disk, for an audit: read in chunks, not decoded."""
-        while rows := self._db.execute(_ROWS, (after, upto, _CHUNK)).fetchall():
-            yield from rows
-            after = rows[-1][0]
+        with self._guarded(reading):
+            while rows := self._db.execute(_ROWS, (after, upto, _CHUNK)).fetchall():
+                yield from rows
+                after = rows[-1][0]
 
     @contextmanager
     def unchanging(self) -> Iterator[sqlite3.Connection]:
         """The file as of one moment, for an audit of all its tables: what is written meanwhile is not seen."""
-        self._db.execute("BEGIN")
-        try:
-            yield self._db
-        finally:
-            self._db.execute("ROLLBACK")
+        with self._guarded(writing):
+            self._db.execute("BEGIN")
+            try:
+                yield self._db
+            finally:
+                self._db.execute("ROLLBACK")
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """The entries behind number `after`, in order, each decoded when it is its turn."""
-        for seq, at, prev, sealed, body in self.rows(after):
-            yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+        with self._guarded(reading):
+            for seq, at, prev, sealed, body in self.rows(after):
+                yield Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
 
     def entries_with(self, kind: type[AnyEvent], limit: int, name: str = "") -> list[Entry]:
         """The last `limit` entries that hold an event of this kind (and this text), in order.
@@ -151,33 +195,36 @@ class SqliteStore:
         that does not hold it; that is some hundred megabytes in a second, so ask from beside whatever must not wait.
         """
         wanted = f'"event":"{kind.__name__}"'.encode(), name.encode(), limit
-        rows = self._db.execute(_WITH, wanted).fetchall()
-        return [
-            Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
-            for seq, at, prev, sealed, body in reversed(rows)
-        ]
+        with self._guarded(reading):
+            rows = self._db.execute(_WITH, wanted).fetchall()
+            return [
+                Entry(seq=seq, at=at, prev=prev.hex(), hash=sealed.hex(), events=decode(body))
+                for seq, at, prev, sealed, body in reversed(rows)
+            ]
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Keep a snapshot, and the one before it."""
         if not self._in_chain(snapshot):
             raise ValueError(f"the snapshot of entry {snapshot.seq} does not belong to this ledger")
         digests = bytes.fromhex(snapshot.hash), bytes.fromhex(snapshot.digest)
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute(_PUT_SNAPSHOT, (snapshot.seq, digests[0], snapshot.at, digests[1], snapshot.body))
-            self._db.execute(_CUT_SNAPSHOTS, (SNAPSHOTS_KEPT,))
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        with self._guarded(writing):
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                self._db.execute(_PUT_SNAPSHOT, (snapshot.seq, digests[0], snapshot.at, digests[1], snapshot.body))
+                self._db.execute(_CUT_SNAPSHOTS, (SNAPSHOTS_KEPT,))
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot whose digest is right and whose entry is in the chain, or None."""
-        for seq, sealed, at, digest, body in self._db.execute(_SNAPSHOTS):
-            snapshot = Snapshot(seq=seq, hash=sealed, at=at, digest=digest, body=body)
-            if sha256(body).hexdigest() == digest and self._in_chain(snapshot):
-                return snapshot
+        with self._guarded(reading):
+            for seq, sealed, at, digest, body in self._db.execute(_SNAPSHOTS):
+                snapshot = Snapshot(seq=seq, hash=sealed, at=at, digest=digest, body=body)
+                if sha256(body).hexdigest() == digest and self._in_chain(snapshot):
+                    return snapshot
         return None
 
     def _in_chain(self, snapshot: Snapshot) -> bool:
@@ -188,12 +235,15 @@ class SqliteStore:
 
     def story(self, run: Key) -> list[Moment]:
         """Every event that names a run, in order."""
-        return self._reader.story(run)
+        with self._guarded(reading):
+            return self._reader.story(run)
 
     def leases(self, query: LeaseQuery) -> Iterator[LeaseRow]:
         """Leases in opening order, streamed."""
-        return self._reader.leases(query)
+        with self._guarded(reading):
+            yield from self._reader.leases(query)
 
     def endings(self, limit: int | None = None) -> list[Ending]:
         """Runs that ended, the latest first."""
-        return self._reader.endings(limit)
+        with self._guarded(reading):
+            return self._reader.endings(limit)

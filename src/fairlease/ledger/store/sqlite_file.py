@@ -18,6 +18,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import msgspec
+
+from fairlease.ledger.store.chain import verify
+from fairlease.ledger.store.protocol import Head
+
 FORMAT = 1
 """The number of the format that is written; a file with a higher one was written by a newer Fairlease."""
 
@@ -85,8 +90,27 @@ CREATE TRIGGER {table}_once BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM 
 """
 
 
+CHECKED_BYTES = 32 << 20
+"""Files up to this size are checked whole when they are opened for writing: a fraction of a second."""
+
+CHECKED_ENTRIES = 10_000
+"""The last entries, whose chain is checked whenever a file is opened for writing: more than a start replays behind a snapshot."""
+
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY = 0xFF
+"""SQLite's extended result codes hold the primary one in their lowest byte."""
+
+
 class CannotOpen(Exception):  # noqa: N818 - it says what happened, as `Conflict` does
     """A ledger's file cannot be used: it is missing, held by another writer, of a newer format, or no ledger at all."""
+
+
+class Lost(CannotOpen):
+    """The ledger that was written here is not here: its file is gone, an older copy, or another ledger's."""
+
+
+class Damaged(CannotOpen):
+    """The file's bytes are not as they were written. Nothing more may be written to it."""
 
 
 class Lock:
@@ -113,13 +137,22 @@ class Lock:
         os.close(self._file)
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
-    """The connection of the one writer, to a file that is made if it is not there. The lock must be held."""
-    with _explained(path), ExitStack() as stack:
+def open_writer(path: Path, noted: Head | None) -> sqlite3.Connection:
+    """The connection of the one writer, to a file that is made if it is not there. The lock must be held.
+
+    `noted`: what the ledger's anchor says. A ledger that does not hold that entry raises `Lost`, and is left as it is.
+    """
+    if noted is not None and not path.exists():
+        raise Lost(f"{path} is gone: its last entry was number {noted.seq}")
+    with opening(path), ExitStack() as stack:
         db = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)))
         if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
+            if noted is not None:
+                raise Lost(f"{path} is empty: its last entry was number {noted.seq}")
             _make(db)
         _check_format(db, path)
+        _check_anchored(db, path, noted)
+        _check_bytes(db, path)
         # The commit is the decision: it must be on the disk before anybody acts on it.
         db.execute("PRAGMA synchronous = FULL")
         # A log that is written over again needs no new blocks; one that a long reader let grow is cut back afterwards.
@@ -130,13 +163,69 @@ def open_writer(path: Path) -> sqlite3.Connection:
     return db
 
 
+def _check_anchored(db: sqlite3.Connection, path: Path, noted: Head | None) -> None:
+    """Whether the entry that was acknowledged last is in the ledger."""
+    if noted is None or noted.seq == 0:
+        return
+    row = db.execute("SELECT lower(hex(hash)) FROM entry WHERE seq = ?", (noted.seq,)).fetchone()
+    if row is None:
+        (last,) = db.execute("SELECT ifnull(max(seq), 0) FROM entry").fetchone()
+        raise Lost(
+            f"{path} is older than what was written: it ends with entry {last}, and the last was number {noted.seq}"
+        )
+    if row[0] != noted.hash:
+        raise Lost(f"{path} is not the ledger that was written here: its entry {noted.seq} is another")
+
+
+def _check_bytes(db: sqlite3.Connection, path: Path) -> None:
+    """What a start and the next entries depend on, in bounded time: the latest entries' chain, and a small file whole."""
+    if path.stat().st_size <= CHECKED_BYTES:
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise Damaged(f"{path} is damaged: {' '.join(found.split())}")
+    (last,) = db.execute("SELECT ifnull(max(seq), 0) FROM entry").fetchone()
+    since = max(0, last - CHECKED_ENTRIES)
+    rows = db.execute("SELECT seq, at, prev, hash, body FROM entry WHERE seq >= ? ORDER BY seq", (since,))
+    head = Head()
+    if since:
+        seq, at, _, sealed, _ = rows.fetchone()
+        head = Head(seq=seq, hash=sealed.hex(), at=at)
+    if (broken := verify(rows, head)) is not None:
+        raise Damaged(f"{path} is damaged: {broken}")
+
+
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def opening(path: Path) -> Iterator[None]:
     """Say which file it was that SQLite could not open."""
+    try:
+        with reading(path):
+            yield
+    except sqlite3.DatabaseError as error:
+        raise CannotOpen(f"{path} cannot be opened: {error}") from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Tell damage from what else may go wrong: SQLite finds no way to a row, or a row makes no sense."""
+    try:
+        with writing(path):
+            yield
+    except (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Damaged(f"{path} is damaged: a row makes no sense ({error})") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell damage from what else SQLite may report, such as a full disk."""
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise CannotOpen(f"{path} cannot be opened: {error}") from error
+        code = getattr(error, "sqlite_errorcode", None)
+        # Python's own module raises this one, without a code, for text that is no UTF-8.
+        undecoded = code is None and isinstance(error, sqlite3.OperationalError)
+        if undecoded or (code is not None and code & _PRIMARY in _DAMAGE):
+            raise Damaged(f"{path} is damaged: {error}") from error
+        raise
 
 
 def _script() -> str:
@@ -175,7 +264,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise CannotOpen(f"there is no ledger at {path}")
     log = path.with_name(path.name + "-wal")
-    with _explained(path):
+    with opening(path):
         try:
             return _read(path, "mode=ro")
         except sqlite3.OperationalError:

@@ -91,6 +91,10 @@ class Settings(Record, frozen=True, kw_only=True):
     home: Path
     policy: Config = Config()
     machine: Machine = Machine()
+    restored: bool = False
+    """Whether the ledger may be older than what was written here: somebody put a backup in its place."""
+    new_ledger: bool = False
+    """Whether a ledger that is lost or damaged is to be begun anew."""
 
     @property
     def socket(self) -> Path:

@@ -82,7 +82,7 @@ class Daemon:
     def __init__(self, settings: Settings, hardware: Hardware, log: FilteringBoundLogger) -> None:
         self.settings = settings
         self.log = log
-        self.store = TimedStore(settings.ledger)
+        self.store = TimedStore(settings.ledger, restored=settings.restored)
         self.scheduler = Scheduler(self.store)
         calm_collector()
         self.hardware = hardware

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from fairlease.ledger.store.protocol import Conflict
-from fairlease.ledger.store.sqlite_file import CannotOpen
+from fairlease.ledger.store.sqlite_file import CannotOpen, Damaged, Lost
 from fairlease.local.daemon.config import Settings
 from fairlease.local.daemon.daemon import serve
 from fairlease.local.daemon.gpus import discover
+from fairlease.local.daemon.home import check_traces, set_aside
 from fairlease.local.daemon.machine import Hardware, hardware_of
 from fairlease.local.socket.protocol import EXIT_REFUSED, CallFailed, Client
 from fairlease.runtime.log import json_lines
@@ -35,15 +36,20 @@ if TYPE_CHECKING:
 
 DOWN_S = 60.0
 STDERR = 2
+RESTORE = (
+    "put the ledger back as it was, or a backup in its place and start with --restored;"
+    " --new-ledger begins another one, and ends all work that runs here"
+)
 _ORDERLY = 0
 
 
 class NotUp(Exception):  # noqa: N818 - it says what happened
     """The daemon could not be started; the exit code is for the command that tried."""
 
-    def __init__(self, message: str, code: int = EXIT_REFUSED) -> None:
+    def __init__(self, message: str, code: int = EXIT_REFUSED, remedy: str = "") -> None:
         super().__init__(message)
         self.exit = code
+        self.remedy = remedy
 
 
 class _Taken(NotUp):
@@ -70,7 +76,7 @@ def up(settings: Settings, *, foreground: bool = False) -> int | None:
         raise NotUp(f"the daemon died while it started; {settings.log} may say why")
     answer = json.loads(told)
     if "error" in answer:
-        raise NotUp(answer["error"], answer["exit"])
+        raise NotUp(answer["error"], answer["exit"], answer.get("remedy", ""))
     for warning in answer["warnings"]:
         sys.stderr.write(f"fairlease: {warning}\n")
     return int(answer["pid"])
@@ -132,7 +138,7 @@ def _detach(settings: Settings, receive: int, send: int) -> NoReturn:
         _be_daemon(settings, lambda warnings: parent.tell(pid=os.getpid(), warnings=warnings), to_stderr=False)
         code = _ORDERLY
     except NotUp as error:
-        parent.tell(error=str(error), exit=error.exit)
+        parent.tell(error=str(error), exit=error.exit, remedy=error.remedy)
         if not isinstance(error, _Taken):
             structlog.get_logger().error("not up", error=str(error))
     except BaseException as error:  # noqa: BLE001 - whatever it was, the parent's code must not go on in this process
@@ -171,14 +177,26 @@ def _be_daemon(settings: Settings, ready: Callable[[list[str]], None], *, to_std
     lock = _lock(settings.home)
     try:
         log = _logger(settings, to_stderr=to_stderr)
+        _check_ledger(settings)
         hardware = _hardware(settings)
         for problem in hardware.problems:
             log.warning("a GPU cannot be used", problem=problem)
         asyncio.run(serve(settings, hardware, log, ready))
     except (CannotOpen, Conflict, OSError, sqlite3.Error) as error:
-        raise NotUp(str(error)) from error
+        raise NotUp(str(error), remedy=RESTORE if isinstance(error, Lost | Damaged) else "") from error
     finally:
         os.close(lock)
+
+
+def _check_ledger(settings: Settings) -> None:
+    """Refuse a home without its ledger, unless a new one is asked for. No process has been looked at so far."""
+    if not settings.new_ledger:
+        check_traces(settings)
+        return
+    try:
+        set_aside(settings)
+    except ValueError as error:
+        raise NotUp(str(error), remedy="leave out --new-ledger") from None
 
 
 def _hardware(settings: Settings) -> Hardware:
