@@ -3,13 +3,15 @@
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.cli.machine import BUDGET, Machine
+from tests.cli.machine import BUDGET, RUN, Machine
 
 UP = ("up", "--gpus", "8", "--flavor", "H100-80GB", "--metrics-port", "0")
 
@@ -142,3 +144,63 @@ def test_a_daemon_that_never_came_up_does_not_keep_the_next_from_starting(tmp_pa
         assert "no GPUs" in user.do("up", "--metrics-port", "0", code=2)
     user.do(*UP)
     user.do("down", "--end")
+
+
+def damage(ledger: Path, offset: int) -> None:
+    """64 bytes of a file are no longer what was written."""
+    with ledger.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 64)
+
+
+def test_a_page_damaged_while_the_daemon_is_down_is_found_at_the_start(machine: Machine) -> None:
+    before = workers(machine)
+    machine.do("down")
+    ledger = machine.home / "ledger.db"
+    whole, pages = ledger.read_bytes(), ledger.stat().st_size // 2048
+    for page in (0, 1, pages // 2, pages - 1):
+        ledger.write_bytes(whole)
+        damage(ledger, page * 2048 + (100 if page == 0 else 0))
+        told = machine.do(*UP, code=2)
+        assert "is damaged" in told
+        assert "--restored" in told
+        for verb in (("audit",), ("export", "leases")):
+            done = machine.popen(*verb, "--db", str(ledger))
+            _, said = done.communicate(timeout=60)
+            assert done.returncode in (0, 1, 2), said
+            assert "Traceback" not in said
+    ledger.write_bytes(whole)
+    with closing(sqlite3.connect(ledger)) as db, db:
+        db.execute("DELETE FROM lease_open WHERE serial = 0")
+    assert "train-1-0" in machine.do(*UP, code=2)
+    with closing(sqlite3.connect(ledger)) as db, db:
+        db.execute("INSERT INTO lease_open VALUES (0)")
+    machine.do(*UP)
+    assert workers(machine) == before
+    assert machine.ask("audit")["ok"]
+
+
+def test_a_page_damaged_under_the_daemon_ends_all_writing_and_no_work(machine: Machine) -> None:
+    before = workers(machine)
+    machine.do("down")
+    machine.do(*UP)
+    ledger = machine.home / "ledger.db"
+    body = ledger.read_bytes()
+    damage(ledger, body.index(b'"event":"BudgetSet"'))
+    assert "BROKEN" in machine.do("audit", code=1)
+    head = machine.ask("status")["head"]
+    told = machine.do("submit", "-f", "-", stdin=RUN.format(name="more", gpus=1, script="true"), code=2)
+    assert "Damaged" in told
+    assert "--restored" in told
+    assert "is damaged" in machine.ask("status")["ledgerProblem"]
+    assert "train" in machine.do("list")
+    assert workers(machine) == before
+    os.kill(before[0], signal.SIGKILL)  # its end cannot be written, and is not forgotten
+    time.sleep(1.5)
+    assert machine.ask("status")["head"] == head
+    assert machine.ask("show", "train")["status"]["phase"] == "Running"
+    machine.do("down")
+    ledger.write_bytes(body)
+    machine.do(*UP)
+    wait_for(lambda: machine.ask("show", "train")["status"]["phase"] == "Failed")
+    assert machine.ask("audit")["ok"]

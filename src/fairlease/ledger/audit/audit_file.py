@@ -15,30 +15,48 @@ from pathlib import Path
 
 import msgspec
 
-from fairlease.ledger.audit.audit import AuditReport, Progress, scan
+from fairlease.ledger.audit.audit import AuditReport, Finding, Progress, scan
 from fairlease.ledger.audit.index_check import INDEXES_AGREE, Found, check_indexes
 from fairlease.ledger.store.protocol import Head
 from fairlease.ledger.store.sqlite import SqliteStore
+from fairlease.ledger.store.sqlite_file import Damaged, reading
 from fairlease.model.record import Record
 
 _MAPPED = 1 << 36
 """Bytes of the file that the child maps instead of reading them page by page. Where the disk fails, a process that has
 mapped a file dies of it; the child may, because then its parent does the work and gets an error that can be told."""
 
+READABLE = "readable"
+"""The check that is reported, and fails, where damage keeps all others from being made."""
+
 LONG = 20_000
 """Entries from which on a second process pays: before, it would take longer to start than to do its work."""
 
 
 def audit_store(store: SqliteStore, progress: Progress | None = None, *, long: int = LONG) -> AuditReport:
-    """Audit a file, entries and tables, as of one moment."""
-    report = side_by_side(store, progress) if store.head().seq >= long else None
-    return _alone(store, progress) if report is None else report
+    """Audit a file, entries and tables, as of one moment. One that cannot be read to its end fails the audit by that."""
+    try:
+        report = side_by_side(store, progress) if store.head().seq >= long else None
+        return _alone(store, progress) if report is None else report
+    except Damaged as error:
+        finding = Finding(seq=0, claim=READABLE, objects=(str(store.path),), message=str(error))
+        return AuditReport(
+            ok=False,
+            checks={READABLE: False},
+            findings=(finding,),
+            findings_total=1,
+            entries=0,
+            leases=0,
+            gpu_ms={},
+            head=Head(),
+        )
 
 
 def _alone(store: SqliteStore, progress: Progress | None) -> AuditReport:
     with store.unchanging() as db:
         report = scan(store.rows(), progress)
-        return _joined(report, check_indexes(db, store.rows))
+        with reading(store.path):
+            return _joined(report, check_indexes(db, store.rows))
 
 
 def side_by_side(store: SqliteStore, progress: Progress | None) -> AuditReport | None:

@@ -7,7 +7,7 @@ has it. Entries lie as the exact bytes that were hashed. Readers may come at any
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -41,6 +41,7 @@ from fairlease.ledger.store.sqlite_file import (
 )
 from fairlease.ledger.store.sqlite_index import IndexWriter
 from fairlease.ledger.store.sqlite_query import IndexReader
+from fairlease.model.lease import Lease
 from fairlease.model.record import Key
 
 SNAPSHOTS_KEPT = 2
@@ -55,6 +56,7 @@ _LAST = (1 << 63) - 1
 _ROWS = "SELECT seq, at, prev, hash, body FROM entry WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 _WITH = "SELECT seq, at, prev, hash, body FROM entry WHERE instr(body, ?) AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
 _HEAD = "SELECT seq, lower(hex(hash)), at FROM entry ORDER BY seq DESC LIMIT 1"
+_OPEN = LeaseQuery(open=True)
 _PUT_ENTRY = "INSERT INTO entry (seq, at, prev, hash, body) VALUES (?, ?, ?, ?, ?)"
 _PUT_SNAPSHOT = "INSERT OR REPLACE INTO snapshot (seq, hash, at, digest, body) VALUES (?, ?, ?, ?, ?)"
 _CUT_SNAPSHOTS = "DELETE FROM snapshot WHERE seq NOT IN (SELECT seq FROM snapshot ORDER BY seq DESC LIMIT ?)"
@@ -126,6 +128,7 @@ class SqliteStore:
             raise Conflict(f"the ledger's head is entry {head.seq}, not {expected_seq}")
         entry, body = seal(head, at, events)
         with self._guarded(writing):
+            self._check_undamaged()
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._put(entry, body)
@@ -140,15 +143,17 @@ class SqliteStore:
 
     @contextmanager
     def _guarded(self, how: Callable[[Path], AbstractContextManager[None]]) -> Iterator[None]:
-        """At the first sign of damage the ledger is closed for writing."""
-        if how is writing and self.damage is not None:
-            raise Damaged(self.damage)
+        """Note the first sign of damage: nothing is written after it."""
         try:
             with how(self.path):
                 yield
         except Damaged as error:
             self.damage = str(error)
             raise
+
+    def _check_undamaged(self) -> None:
+        if self.damage is not None:
+            raise Damaged(self.damage)
 
     def _put(self, entry: Entry, body: bytes) -> None:
         row: Row = (entry.seq, entry.at, bytes.fromhex(entry.prev), bytes.fromhex(entry.hash), body)
@@ -180,7 +185,8 @@ class SqliteStore:
             try:
                 yield self._db
             finally:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite itself ends it where it meets damage
+                    self._db.execute("ROLLBACK")
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """The entries behind number `after`, in order, each decoded when it is its turn."""
@@ -208,6 +214,7 @@ class SqliteStore:
             raise ValueError(f"the snapshot of entry {snapshot.seq} does not belong to this ledger")
         digests = bytes.fromhex(snapshot.hash), bytes.fromhex(snapshot.digest)
         with self._guarded(writing):
+            self._check_undamaged()
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.execute(_PUT_SNAPSHOT, (snapshot.seq, digests[0], snapshot.at, digests[1], snapshot.body))
@@ -242,6 +249,16 @@ class SqliteStore:
         """Leases in opening order, streamed."""
         with self._guarded(reading):
             yield from self._reader.leases(query)
+
+    def check_open(self, known: Iterable[Lease]) -> None:
+        """Raise `Damaged` unless the index lists these leases as open, and no other: the next closures are written by it."""
+        index = {(row.lease.run, row.lease.name, row.lease.node, row.lease.slots) for row in self.leases(_OPEN)}
+        state = {(lease.run, lease.name, lease.node, lease.slots) for lease in known}
+        if index != state:
+            run, name, *_ = min(index ^ state)
+            raise Damaged(
+                f"{self.path} is damaged: lease {name} of {run} is open in the entries or in the index, not in both"
+            )
 
     def endings(self, limit: int | None = None) -> list[Ending]:
         """Runs that ended, the latest first."""

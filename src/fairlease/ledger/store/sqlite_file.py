@@ -210,8 +210,8 @@ def reading(path: Path) -> Iterator[None]:
     try:
         with writing(path):
             yield
-    except (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise Damaged(f"{path} is damaged: a row makes no sense ({error})") from error
+    except (AttributeError, LookupError, MemoryError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise Damaged(f"{path} is damaged: a row makes no sense ({error!r})") from error
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from fairlease import __version__
 from fairlease.engine import command as cmd
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.store.protocol import Conflict, Entry
+from fairlease.ledger.store.sqlite_file import Damaged
 from fairlease.local.daemon.catchup import End, catch_up, reopened
 from fairlease.local.daemon.config import METRICS_PORT
 from fairlease.local.daemon.job import Build, PendingRequest, TimedStore
@@ -36,7 +37,7 @@ from fairlease.local.processes.processes import Ears, Processes
 from fairlease.local.processes.termination import Patience
 from fairlease.local.socket.access import Access
 from fairlease.local.socket.answers import Answers
-from fairlease.local.socket.protocol import Fault, fault
+from fairlease.local.socket.protocol import Error, Fault, fault
 from fairlease.local.socket.server import Server, ServerRefusal
 from fairlease.reason import Reason
 from fairlease.report.story import Storyteller
@@ -84,6 +85,7 @@ class Daemon:
         self.log = log
         self.store = TimedStore(settings.ledger, restored=settings.restored)
         self.scheduler = Scheduler(self.store)
+        self.store.check_open(lease for run in self.scheduler.state.runs.values() for lease in run.leases.values())
         calm_collector()
         self.hardware = hardware
         self.metrics = Metrics(self.scheduler.state, MACHINE)
@@ -221,7 +223,7 @@ class Daemon:
             job.fail(ServerRefusal(fault(Fault.Stopping, "the daemon stops")))
         try:
             self.scheduler.save_snapshot(force=True)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, Damaged) as error:
             self.log.warning("no snapshot", error=str(error))
         self.store.close()
 
@@ -279,6 +281,8 @@ class Daemon:
             self.log.critical("another writer appended to the ledger; stepping down")
             self._fail(jobs, ServerRefusal(fault(Fault.Stopping, "another writer appended to the ledger")))
             raise
+        except Damaged as error:
+            self._fail(jobs, ServerRefusal(self.damaged(str(error))))
         except (sqlite3.Error, OSError) as error:
             self.log.exception("nothing was decided: the ledger cannot be written")
             self.ledger_problem = f"the last entry could not be written: {error}"
@@ -292,9 +296,16 @@ class Daemon:
             return not observed or written
         return False
 
+    def damaged(self, told: str) -> Error:
+        """Write nothing more: the file is not as it was written. What runs goes on, and the state as it was last known is shown."""
+        if self.ledger_problem != told:
+            self.log.critical("the ledger is damaged: nothing more is written", problem=told)
+        self.store.damage = self.ledger_problem = told
+        return fault(Fault.Damaged, f"{told}; nothing more is written")
+
     def _forecast(self) -> None:
         """Say when those who wait will start, where facts changed since it was last said and it is time."""
-        if not self._refresh.due() or self._stop:
+        if not self._refresh.due() or self._stop or self.store.damage is not None:
             return
         begun = time.monotonic()
         try:

@@ -12,7 +12,10 @@ from msgspec.structs import replace
 
 from fairlease import __version__
 from fairlease.engine import command as cmd
+from fairlease.ledger.audit.audit import CHAIN
+from fairlease.ledger.audit.audit_file import READABLE
 from fairlease.ledger.store.protocol import LeaseQuery
+from fairlease.ledger.store.sqlite_file import Damaged
 from fairlease.local.daemon.children import audit_report, export_answer, forecast_answer, read_part
 from fairlease.local.daemon.notifier import notice_view
 from fairlease.local.processes.environment import log_id
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 Result = dict[str, Any]
 SECRET = ("command", "env", "workdir", "template")
 YIELD_EVERY = 50
+DAMAGE = (READABLE, CHAIN)
+"""The checks of an audit that fail where the file's bytes are not as they were written."""
 _PHASES = frozenset(phase.value for phase in Phase)
 
 
@@ -101,7 +106,10 @@ class Answers:
         if found is None:
             raise ServerRefusal(fault(Fault.UnknownVerb, f"there is no verb {request.verb[:40]!r}"))
         kind, verb = found
-        return await verb(caller, rq.read_args(kind, request.args))
+        try:
+            return await verb(caller, rq.read_args(kind, request.args))
+        except Damaged as error:
+            raise ServerRefusal(self._daemon.damaged(str(error))) from error
 
     # --- asking and ending ---------------------------------------------------------------------------------------------
 
@@ -409,9 +417,14 @@ class Answers:
         return {"head": {"seq": head.seq, "hash": head.hash}}
 
     async def audit(self, _: Caller, __: rq.Args) -> Result:
-        """Prove the whole ledger, in another process; one audit at a time."""
+        """Prove the whole ledger, in another process; one audit at a time. Damage that it finds is damage for everybody."""
         async with self._children:
-            return await audit_report(self._daemon.settings.ledger)
+            report = await audit_report(self._daemon.settings.ledger)
+        found = next((each["message"] for each in report["findings"] if each["claim"] in DAMAGE), None)
+        if found is not None:
+            ledger = str(self._daemon.settings.ledger)
+            self._daemon.damaged(found if ledger in found else f"{ledger} is damaged: {found}")
+        return report
 
     async def export(self, _: Caller, args: rq.Export) -> Result:
         """Leases or charges as CSV text; where it is written is for the caller's own rights to say."""

@@ -68,6 +68,11 @@ class Fault(enum.Enum):
         "see whether its process is stopped or the machine overloaded, then try again",
     )
     Unavailable = "Unavailable", EXIT_INTERNAL, "look at the daemon's log; is the disk full?"
+    Damaged = (
+        "Damaged",
+        EXIT_REFUSED,
+        "stop the daemon (work goes on), put a backup in the ledger's place, and start with --restored",
+    )
     Broken = "Broken", EXIT_INTERNAL, "look at the daemon's log, and report it"
 
 
