@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests import invoices
-from tests.cli.test_cli_tour import Machine
+from tests.cli.machine import Machine
 
 BUDGET = """---
 apiVersion: rq.davidlangworthy.io/v1

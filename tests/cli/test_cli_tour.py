@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -294,3 +296,33 @@ def test_work_outlives_the_daemon_that_started_it(tmp_path: Path) -> None:
             assert (tmp_path / "mark").read_text() == "done\n"
         finally:
             user.do("down", "--end")
+
+
+def test_a_directory_that_was_deleted_is_what_is_told(machine: Machine, tmp_path: Path) -> None:
+    here = tmp_path / "gone"
+    here.mkdir()
+    (tmp_path / "run.yaml").write_text(RUN.format(name="lost", gpus=1, script="true"))
+    script = 'rmdir "$0"; exec "$@"'
+    for words in (["run", "--gpus", "1", "--", "true"], ["submit", "-f", str(tmp_path / "run.yaml")]):
+        here.mkdir(exist_ok=True)
+        command = ["sh", "-c", script, str(here), sys.executable, "-m", "fairlease", *words]
+        done = subprocess.run(command, cwd=here, env=machine.env, capture_output=True, text=True, check=False)
+        assert done.returncode == 2, done
+        assert "directory" in done.stderr
+        assert "output" not in done.stderr
+
+
+def test_what_no_node_could_ever_hold_is_refused_unless_nodes_are_waited_for(machine: Machine) -> None:
+    told = machine.do("run", "--gpus", "2000000000", "--name", "vast", "--", "true", code=2)
+    assert "NeverFits" in told
+    assert "--wait-for-nodes" in told
+    assert "NotFound" in machine.do("show", "vast", code=2)
+    other = RUN.format(name="vast", gpus=1, script="true").replace("H100-80GB", "B200")
+    assert "flavor B200" in machine.do("submit", "-f", "-", stdin=other, code=2)
+    machine.do("run", "--gpus", "16", "--name", "vast", "--detach", "--wait-for-nodes", "--", "true")
+    assert machine.ask("show", "vast")["status"]["phase"] == "Pending"
+    machine.do("cancel", "vast")
+    assert machine.do("submit", "-f", "-", "--wait-for-nodes", stdin=other.replace("vast", "vaster")).startswith(
+        "run/vaster"
+    )
+    machine.do("cancel", "vaster")

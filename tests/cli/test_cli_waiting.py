@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.test_cli_tour import Machine
+from tests.cli.machine import Machine
 
 BUDGET = """apiVersion: rq.davidlangworthy.io/v1
 kind: Budget

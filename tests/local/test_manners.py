@@ -203,3 +203,18 @@ def test_a_user_or_group_that_the_machine_does_not_know_is_told_at_the_start(
         assert "@root" not in told
     finally:
         down(settings.home, end=True)
+
+
+def test_nodes_that_failed_or_are_cordoned_count_for_what_could_ever_fit(tmp_path: Path) -> None:
+    config = tmp_path / "fairlease.yaml"
+    nodes = "[{name: n0, gpus: 4, domain: d}, {name: n1, gpus: 4, domain: d}]"
+    config.write_text(f"flavor: H100\nmetricsPort: 0\nnodes: {nodes}\n")
+    with daemon(tmp_path / "home", config=str(config), gpus=None, flavor=None, metrics_port=None) as stage:
+        stage.call("nodes.set", nodes=["n0"], wish="fail")
+        stage.call("nodes.set", nodes=["n1"], wish="cordon")
+        whole = run_object("whole", 8, "true", gpusPerPod=4, locality={"groupGPUs": 8})
+        (answer,) = stage.call("submit", objects=[whole])["runs"]
+        assert answer["status"]["phase"] == "Pending"
+        with pytest.raises(CallFailed) as refused:
+            stage.call("submit", objects=[run_object("wider", 12, "true", gpusPerPod=4)])
+        assert refused.value.error.reason == "NeverFits"

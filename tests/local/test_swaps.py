@@ -269,7 +269,8 @@ def test_show_tells_per_group_which_spares_are_ready(stage: Stage) -> None:
 
 
 def test_a_drill_of_what_waits_has_ended_or_is_not_there_is_refused(stage: Stage) -> None:
-    stage.call("submit", objects=[run_object("done", 2, "true"), run_object("bare", 2, "sleep 60"), gang("huge", 64)])
+    objects = [run_object("done", 2, "true"), run_object("bare", 2, "sleep 60"), gang("huge", 64)]
+    stage.call("submit", objects=objects, waitForNodes=True)
     stage.ends("done")
     found = {}
     for run, rank in (("done", None), ("bare", None), ("bare", 7), ("huge", None), ("nobody", None)):

@@ -62,7 +62,7 @@ _MODULES = {"logs": "cluster_logs"}
 _EVERYWHERE = ("leases",)
 _WATCHED = ("list", "show")
 _FAR_BACK = ("explain", "who-pays", "export", "audit")
-_DROPPED = {"export": ("db",), "audit": ("db", "kubeconfig", "context", "archive")}
+_DROPPED = {"submit": ("wait_for_nodes",), "export": ("db",), "audit": ("db", "kubeconfig", "context", "archive")}
 _ON_A_CLUSTER = {
     "submit": """Submit runs from files.
 

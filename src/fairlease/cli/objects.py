@@ -7,12 +7,12 @@ told with its file and line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlease.cli.failure import Failure
+from fairlease.cli.session import working_directory
 
 if TYPE_CHECKING:
     from fairlease.model.document import Document, Findings, Trail
@@ -98,5 +98,5 @@ def _placed(raw: Object, namespace: str | None, *, here: bool) -> Object:
     if namespace is not None and not metadata.get("namespace"):
         metadata = {**metadata, "namespace": namespace}
     if here and spec.get("command"):
-        spec = {**spec, "workdir": str(Path.cwd() / (spec.get("workdir") or ""))}
+        spec = {**spec, "workdir": str(working_directory() / (spec.get("workdir") or ""))}
     return {**raw, "metadata": metadata, "spec": spec}

@@ -157,6 +157,14 @@ def not_found(what: str, name: str, known: Iterable[str], remedy: str) -> Failur
     return Failure(f"there is no {what} {name}{nearest(name, known)}", code=BAD_INPUT, reason="NotFound", remedy=remedy)
 
 
+def working_directory() -> Path:
+    """Where work begins that names no directory: where its submitter stands."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise Failure("the directory you are in was deleted", remedy="change to one that exists") from None
+
+
 def bare(full: str) -> str:
     """A name without the default namespace, which goes without saying."""
     return full.removeprefix("default/")

@@ -185,6 +185,12 @@ def owner_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return click.option("--owner", metavar="OWNER", shell_complete=completes("owners"), help=text)
 
 
+def wait_for_nodes_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Whether to submit what no node there is could hold."""
+    told = "Wait for nodes that are still to come, where no node there is could hold it."
+    return click.option("--wait-for-nodes", is_flag=True, help=told)
+
+
 def run_argument(
     *, several: bool = False, required: bool = True, living: bool = False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -14,8 +14,8 @@ import click
 
 from fairlease.cli.failure import BAD_INPUT, Failure, answer_is_no
 from fairlease.cli.render.runs_table import date_of, full_name, reason
-from fairlease.cli.session import Answer, Session, bare
-from fairlease.cli.verb import READ, owner_option, verb
+from fairlease.cli.session import Answer, Session, bare, working_directory
+from fairlease.cli.verb import READ, owner_option, verb, wait_for_nodes_option
 
 API_VERSION = "rq.davidlangworthy.io/v1"
 TRIES = 5
@@ -83,8 +83,9 @@ class Duration(click.ParamType[str]):
 @click.option("--env", multiple=True, metavar="K=V", help="A variable for the command; K alone takes your own value.")
 @click.option("--sponsor", "sponsors", multiple=True, metavar="S", help="An owner to borrow from, in this order.")
 @click.option("--wait/--detach", default=True, help="Follow its logs until it has ended, or return at once.")
+@wait_for_nodes_option()
 @click.option("--dry-run", is_flag=True, help="Only quote it, as `fairlease plan` does; nothing is written.")
-def command(session: Session, name: str | None, wait: bool, dry_run: bool, **asked: Any) -> None:  # noqa: ANN401 - options of many types
+def command(session: Session, name: str | None, wait: bool, dry_run: bool, wait_for_nodes: bool, **asked: Any) -> None:  # noqa: ANN401 - options of many types
     """Run a command on GPUs: submit, wait, follow its logs.
 
     The command is started once for each pod, with RANK, WORLD_SIZE, MASTER_ADDR and CUDA_VISIBLE_DEVICES set, in the
@@ -100,7 +101,7 @@ def command(session: Session, name: str | None, wait: bool, dry_run: bool, **ask
         except Failure as failure:
             raise _as_typed(failure, name) from None
         return
-    run = _submitted(session, name, spec, asked["words"])
+    run = _submitted(session, name, spec, asked["words"], wait_for_nodes or None)
     if not wait:
         from fairlease.cli.verbs.submit import draw
 
@@ -114,7 +115,7 @@ def _spec(session: Session, asked: dict[str, Any]) -> dict[str, object]:
         "owner": asked["owner"] or _only_owner(session),
         "resources": {"gpuType": asked["flavor"] or _only_flavor(session), "totalGPUs": asked["gpus"]},
         "command": list(asked["words"]),
-        "workdir": str(Path.cwd()),
+        "workdir": str(working_directory()),
     }
     if asked["env"]:
         spec["env"] = dict(map(variable, asked["env"]))
@@ -169,11 +170,15 @@ def _object(session: Session, name: str, spec: dict[str, object]) -> dict[str, o
     return {"apiVersion": API_VERSION, "kind": "Run", "metadata": metadata, "spec": spec}
 
 
-def _submitted(session: Session, name: str | None, spec: dict[str, object], words: Sequence[str]) -> Answer:
+def _submitted(
+    session: Session, name: str | None, spec: dict[str, object], words: Sequence[str], wait_for_nodes: bool | None
+) -> Answer:
     for left in reversed(range(TRIES)):
         called = name or made_up(words)
         try:
-            run: Answer = session.call("submit", objects=[_object(session, called, spec)])["runs"][0]
+            run: Answer = session.call("submit", objects=[_object(session, called, spec)], waitForNodes=wait_for_nodes)[
+                "runs"
+            ][0]
         except Failure as failure:
             if name is not None or failure.reason != "AlreadyExists" or not left:
                 raise _as_typed(failure, called) from None

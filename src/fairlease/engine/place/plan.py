@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairlease.engine.cover.envelopes import Offer
     from fairlease.engine.cover.family import Family
     from fairlease.ledger.state.accounts import AccountId
+    from fairlease.ledger.state.capacity import Capacity
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.run import RunSpec
@@ -62,6 +63,12 @@ def widths(spec: RunSpec) -> range:
 def least_width(spec: RunSpec) -> int:
     """The narrowest width at which a run may start."""
     return spec.resources.total_gpus if spec.malleable is None else spec.malleable.min_total_gpus
+
+
+def never_fits(capacity: Capacity, spec: RunSpec) -> str:
+    """Why no nodes there are would hold a run, whoever pays and were they all empty; nothing where some would."""
+    pool = capacity.pools.get(spec.resources.gpu_type)
+    return nowhere(pool, in_location(pool, spec), need_of(spec, least_width(spec)), spec)
 
 
 class Planner:

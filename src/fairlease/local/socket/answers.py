@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from fairlease import __version__
 from fairlease.engine import command as cmd
+from fairlease.engine.place.plan import never_fits
 from fairlease.ledger.audit.audit import CHAIN
 from fairlease.ledger.audit.audit_file import READABLE
 from fairlease.ledger.store.protocol import LeaseQuery
@@ -71,7 +72,7 @@ class Answers:
         self._numbers: dict[Key, int] = {}  # where to go on counting; forgetting it only costs counting again
         self._verbs: dict[str, tuple[type[rq.Args], Callable[[Caller, Any], Awaitable[Result]]]] = {
             "status": (rq.Args, self.status),
-            "submit": (rq.Objects, self.submit),
+            "submit": (rq.Submission, self.submit),
             "plan": (rq.OneObject, self.plan),
             "list": (rq.ListArgs, self.list_runs),
             "show": (rq.OneRun, self.show),
@@ -113,12 +114,18 @@ class Answers:
 
     # --- asking and ending ---------------------------------------------------------------------------------------------
 
-    async def submit(self, caller: Caller, args: rq.Objects) -> Result:
+    async def submit(self, caller: Caller, args: rq.Submission) -> Result:
         """Take in runs, all or none of them."""
         self._open_for_work()
         objects = await self._read(args)
         for each in objects:
             rq.check(self._access.may_spend(caller, each.spec.owner))
+            why = "" if args.wait_for_nodes else never_fits(self._scheduler.state.capacity, each.spec)
+            if why:
+                message = f"{short(each.key)}: {why}"
+                raise rq.refused(
+                    Reason.NeverFits, message, remedy="ask for less, or wait for more with --wait-for-nodes"
+                )
         names: list[Key] = []
 
         def build(taken: set[Key]) -> list[cmd.AnyCommand]:

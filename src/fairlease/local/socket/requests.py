@@ -50,6 +50,12 @@ class Objects(Args, frozen=True):
     generate_name: bool = False
 
 
+class Submission(Objects, frozen=True):
+    """Runs to submit; `wait_for_nodes`: also those that no node there is could hold."""
+
+    wait_for_nodes: bool = False
+
+
 class OneObject(Args, frozen=True):
     """An object to think about."""
 
