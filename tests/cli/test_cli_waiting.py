@@ -73,7 +73,7 @@ def test_a_sponsor_that_is_named_in_vain_stands_in_the_money_with_what_is_missin
 def test_what_lacks_money_and_fits_nowhere_is_told_both_in_plan_eta_and_explain(machine: Machine) -> None:
     beyond = asked("beyond", "org:a", 16, "gpusPerPod: 16")
     plan = machine.do("plan", "-f", "-", stdin=beyond, code=1)
-    machine.do("submit", "-f", "-", stdin=beyond)
+    machine.do("submit", "-f", "-", "--wait-for-nodes", stdin=beyond)
     for told in (plan, machine.do("eta", "beyond"), machine.do("explain", "beyond")):
         assert "16 of 16 GPUs find no payer" in told
         assert "no node could hold a pod of 16 GPUs" in told
