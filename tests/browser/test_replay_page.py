@@ -12,7 +12,7 @@ from tests.browser.chromium import Chromium
 from tests.sim.traces import helios, philly, public, quotas
 
 from fairlease.cli.main import cli
-from fairlease.replay.chart import length
+from fairlease.replay.page import length
 
 DAY_S = 86_400
 HOSTILE = "<img src=x onerror=console.error(1)>&amp;'\".csv"

@@ -16,7 +16,7 @@ from tests.kube.tenancy import path, thing
 from tests.kube.wires import connected
 from tools.controlplane import Plane, Rack
 
-from fairlease.kube.ledger.history import read_rows
+from fairlease.kube.ledger.archive import read_rows
 from fairlease.kube.manifests.policy import CONTROLLER, OWNER
 from fairlease.ledger.audit.audit import AuditReport, scan
 

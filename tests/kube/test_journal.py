@@ -14,8 +14,8 @@ from tools.controlplane import Plane
 
 from fairlease.kube.api.connection import Api
 from fairlease.kube.api.resource import LEDGER_ENTRIES
+from fairlease.kube.ledger.archive import read_past
 from fairlease.kube.ledger.entry_codec import BODY_MAX, BrokenLedger, object_of, specs_of_entry
-from fairlease.kube.ledger.history import read_past
 from fairlease.kube.ledger.journal import Journal
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.store.chain import seal

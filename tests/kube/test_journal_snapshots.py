@@ -13,8 +13,7 @@ from tools.controlplane import Plane
 
 from fairlease.kube.api.connection import Api
 from fairlease.kube.api.resource import LEDGER_ENTRIES
-from fairlease.kube.ledger.archive import Archive
-from fairlease.kube.ledger.history import HistoryMissing, read_past, read_rows
+from fairlease.kube.ledger.archive import Archive, HistoryMissing, read_past, read_rows
 from fairlease.kube.ledger.journal import Journal
 from fairlease.ledger.audit.audit import scan
 from fairlease.ledger.state import events as ev

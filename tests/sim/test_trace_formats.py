@@ -9,8 +9,8 @@ from tests.sim.traces import HELIOS, PHILLY, helios, philly, quotas, swf
 
 from fairlease.model.amount import HOUR, SECOND, parse_instant
 from fairlease.model.document import Invalid
+from fairlease.replay.cluster import read_quotas
 from fairlease.replay.formats import processors_apart, read_trace
-from fairlease.replay.quota import read_quotas
 from fairlease.replay.trace import Asker, Limits, TraceJob, pods_of, read_limits
 
 GOOD_HELIOS = "1,ann,vcA,0,8,1,60,COMPLETED"

@@ -99,8 +99,7 @@ class Link:
         from fairlease.kube.api.http import Unreachable
         from fairlease.kube.api.kubeconfig import BadConfig
         from fairlease.kube.api.refused import Refused, Unanswered
-        from fairlease.kube.ledger.archive import BadArchive
-        from fairlease.kube.ledger.history import HistoryMissing
+        from fairlease.kube.ledger.archive import BadArchive, HistoryMissing
         from fairlease.kube.ledger.journal import BrokenLedger
 
         try:

@@ -243,7 +243,7 @@ _WIDE = ("LONGEST WAIT", "GPU-HOURS LOST")
 
 def _tell(session: Session, told: Given) -> None:
     """The report, for people."""
-    from fairlease.replay.chart import counts
+    from fairlease.replay.page import counts
     from fairlease.replay.report import thrashing
 
     wide = session.output == "wide"

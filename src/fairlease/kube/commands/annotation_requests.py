@@ -28,7 +28,7 @@ from fairlease.kube.api.names import RANK
 from fairlease.kube.api.refused import Refused, Unanswered, name_key, no_run
 from fairlease.kube.api.resource import LEASES, NAMESPACES, PODS, RUNS, OwnSeen, Resource
 from fairlease.kube.api.wire_types import PodSeen
-from fairlease.kube.ledger.history import read_events
+from fairlease.kube.ledger.archive import read_events
 from fairlease.kube.manifests.policy import NAMESPACE
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, short, split

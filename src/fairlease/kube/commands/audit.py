@@ -19,7 +19,7 @@ import msgspec
 
 from fairlease.kube.api.resource import BUDGETS, LEASES, OUTCOMES, RESERVATIONS, RUNS, OwnSeen
 from fairlease.kube.controller.observation import read
-from fairlease.kube.ledger.history import past_of, read_rows
+from fairlease.kube.ledger.archive import past_of, read_rows
 from fairlease.kube.projection.statuses import alike, budget_report
 from fairlease.kube.projection.tombstones import lease_key
 from fairlease.ledger.audit.audit import scan

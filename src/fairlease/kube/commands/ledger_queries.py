@@ -19,7 +19,7 @@ from fairlease.kube.api.refused import Refused, lacks_rights, name_key, no_run
 from fairlease.kube.api.resource import BUDGETS, RESERVATIONS, RUNS, Meta, OwnSeen, Resource
 from fairlease.kube.commands.answers import Answer, placed, status_of
 from fairlease.kube.controller.observation import read
-from fairlease.kube.ledger.history import read_past, read_recent
+from fairlease.kube.ledger.archive import read_past, read_recent
 from fairlease.ledger.store.export import export
 from fairlease.ledger.store.protocol import LeaseQuery
 from fairlease.model.amount import parse_instant

@@ -21,8 +21,7 @@ from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.http import Unreachable
 from fairlease.kube.controller.notifier import ClusterNotifier
 from fairlease.kube.controller.observation import Observer, instant
-from fairlease.kube.ledger.archive import BadArchive
-from fairlease.kube.ledger.history import HistoryMissing, read_events, read_past
+from fairlease.kube.ledger.archive import BadArchive, HistoryMissing, read_events, read_past
 from fairlease.kube.projection.projector import Projector
 from fairlease.kube.projection.tombstones import Tombstones
 from fairlease.ledger.state import events as ev

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.kube.api.connection import Api, ApiError, backoff
 from fairlease.kube.api.http import Unreachable
 from fairlease.kube.api.resource import LEDGER_ENTRIES
+from fairlease.kube.ledger.archive import rebuilt
 from fairlease.kube.ledger.entry_codec import (
     BrokenLedger,
     EntryCodec,
@@ -38,7 +39,6 @@ from fairlease.kube.ledger.entry_codec import (
     specs_of_entry,
     specs_of_snapshot,
 )
-from fairlease.kube.ledger.rebuild import rebuilt
 from fairlease.ledger.state.events import AnyEvent
 from fairlease.ledger.store.chain import Sealed, seal, verify
 from fairlease.ledger.store.protocol import Conflict, Entry, Head, Snapshot
