@@ -33,7 +33,7 @@ def test_quantiles_are_in_order_and_lie_beyond_what_has_passed(
     past: list[tuple[str, str | None, int, int]], elapsed: int
 ) -> None:
     world = believing(past)
-    found = predicted_ends.quantiles(world.scheduler.state, world.run("r"), elapsed, (0.01, 0.1, 0.5, 0.9, 0.99))
+    found = predicted_ends.quantiles(world.scheduler.state, world.run("r"), elapsed, (10, 100, 500, 900, 990))
     assert found == sorted(found)
     assert found[0] > elapsed
 
@@ -133,4 +133,4 @@ def test_the_short_way_to_the_high_end_leads_where_the_long_one_does(
         found.learn(undo, kinds(owner, user, gpus), duration)
     for user in (None, "u"):
         of = kinds("a", user, 8)
-        assert found.high(of, stated) == pytest.approx(found.quantiles(of, 0, stated, (0.9,))[0], rel=1e-3)
+        assert found.high(of, stated) == pytest.approx(found.quantiles(of, 0, stated, (900,))[0], rel=1e-3)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tests.builders import BUDGET, EPOCH, OWNER, History, a_budget, a_node, a_payer, a_run, an_envelope, cell
 
 from fairlease.ledger.state import events as ev
-from fairlease.model.amount import HOUR
+from fairlease.model.amount import DAY, HOUR
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending, PreActivation, Sharing
 from fairlease.model.lease import Fund, Role
 from fairlease.model.node import LabelKeys
@@ -108,7 +108,12 @@ LEASES = {
         lambda: running().closes("a").ends("a").after(5).ends("a"), LEASE, "a run ended, but run default/a has ended"
     ),
     "a run's name is used again": Offence(
-        lambda: running().closes("a").ends("a").after(5).submits("a"), LEASE, "default/a was submitted before"
+        lambda: running().closes("a").ends("a").after(30 * DAY - 1).submits("a"), LEASE, "default/a was submitted before"
+    ),
+    "a lease's name is used again by a later run of the same name": Offence(
+        lambda: running().closes("a").requeues("a").opens("a", cell("n1", 0), cell("n1", 1), attempt=2).closes("a").ends("a")
+        .after(30 * DAY).submits("a").opens("a", cell("n1", 0, number=1), attempt=2),
+        LEASE, "a-2-1 was used before",
     ),
 }  # fmt: skip
 
@@ -470,6 +475,8 @@ OFFENCES = LEASES | SLOTS | PAYERS | TERMS | KINSHIP | TURNS
 
 SOUND: dict[str, Callable[[], History]] = {
     "a run completes": lambda: running().closes("a").ends("a"),
+    "a run's name is used again when it is forgotten": lambda: running().closes("a").ends("a").after(30 * DAY).submits("a")
+    .opens("a", cell("n1", *FOUR, number=1_000_000)).after(5).closes("a").ends("a", ev.Bill(owned=20)),
     "a tenant lies on a spare": lambda: running().opens("a", cell("n2", 0, role=Role.SPARE))
     .submits("b", a_run(opportunistic=True)).opens("b", cell("n2", 0, role=Role.BORROWED)).after(5).closes("b").ends("b"),
     "a tenant goes on when its spare has ended": lambda: running().opens("a", cell("n2", 0, role=Role.SPARE))

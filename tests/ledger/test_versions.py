@@ -30,8 +30,24 @@ def test_a_ledger_that_an_earlier_version_wrote_is_still_sound(number: int) -> N
 def test_a_snapshot_of_an_earlier_version_is_the_state_that_its_entries_tell(number: int) -> None:
     state = open_up(snapshot_of(number))
     assert state is not None
-    assert freeze(state) == freeze(folded(number))
+    assert told(state, number) == told(folded(number), number)
     assert derived(state) == derived(folded(number))
+
+
+UNKNOWN_BEFORE: dict[int, tuple[str, ...]] = {4: ("names", "durations", "expected")}
+"""By the first format that has it, what earlier snapshots do not tell to the millisecond: when runs ended, and what was learned."""
+
+
+def told(state: State, number: int) -> object:
+    """What a state says, but for what a format did not know."""
+    unknown = [name for first, names in UNKNOWN_BEFORE.items() if number < first for name in names]
+
+    def known(value: object) -> object:
+        if isinstance(value, dict):
+            return {name: known(each) for name, each in value.items() if name not in unknown}
+        return [known(each) for each in value] if isinstance(value, list) else value
+
+    return known(msgspec.msgpack.decode(freeze(state)))
 
 
 def test_what_changes_the_bytes_of_snapshots_is_a_format_of_its_own() -> None:

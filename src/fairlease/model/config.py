@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fairlease.model.amount import MINUTE, SECOND
+from fairlease.model.amount import DAY, MINUTE, SECOND
 from fairlease.model.node import LabelKeys
 from fairlease.model.record import Duration, Record, Unit
 
@@ -18,4 +18,5 @@ class Config(Record, frozen=True, kw_only=True):
     min_runtime: Duration = 15 * MINUTE
     node_debounce: Duration = 60 * SECOND
     grow_cooldown: Duration = 60 * SECOND
+    name_retention: Duration = 30 * DAY
     labels: LabelKeys = LabelKeys()

@@ -125,7 +125,7 @@ class Counterfactual:
         self._living = run in engine.state.runs
         self._run = run
         self._instead = [cmd.Cancel(run)] if self._living else []
-        self._key = Key(f"{split(run)[0]}/?") if self._living or run in engine.state.ended else run
+        self._key = Key(f"{split(run)[0]}/?") if engine.state.name_taken(run, self._now) else run
         pool = engine.state.capacity.pools.get(spec.resources.gpu_type)
         self._largest = 0 if pool is None else pool.gpus
         self.tries = 0

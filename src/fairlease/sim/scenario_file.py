@@ -15,6 +15,7 @@ import msgspec
 from fairlease.model import rules
 from fairlease.model.amount import format_duration
 from fairlease.model.budget import BudgetSpec
+from fairlease.model.config import Config
 from fairlease.model.document import Findings, Invalid, Problem, Trail, dotted, load, read_file, unrolled
 from fairlease.model.node import LabelKeys, Node
 from fairlease.model.objects import API_VERSION, BudgetObject, NodeObject, RunObject, read_object
@@ -80,7 +81,8 @@ class _Reading:
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._nodes: set[str] = set()
-        self._runs: set[Key] = set()
+        self._now, self._retention = 0, Config().name_retention
+        self._runs: dict[Key, int] = {}  # when each was submitted
         self._named_runs: list[tuple[Key, Trail]] = []
         self._nodes_known = self._runs_known = True  # False: some could not be read, so an unknown name proves nothing.
         self._read: dict[str, Callable[[object, Trail], Iterator[Action]]] = {
@@ -105,6 +107,7 @@ class _Reading:
             found.add(place, "expected a mapping with nodes, budgets, steps and expect")
             return None
         head = READER.glean(ScenarioHead, spec, place, found, ("budgets", "steps", "expect"))
+        self._retention = known(head, "config.name_retention", self._retention)
         nodes = tuple(self._expanded(head, (place, "nodes")))
         budgets = tuple(self._budgets(spec.get("budgets"), (place, "budgets")))
         steps = tuple(self._steps(spec.get("steps"), (place, "steps")))
@@ -185,7 +188,7 @@ class _Reading:
     # ---------------------------------------------------------------------------------------------------------- steps
 
     def _steps(self, raw: object, trail: Trail) -> Iterator[Step]:
-        now = 0
+        now = self._now = 0
         for each, place in self._listed(raw, trail):
             if not isinstance(each, dict):
                 self._findings.refuse(place, each, f"expected a step: at, and {some(self._read)}")
@@ -195,7 +198,7 @@ class _Reading:
             if at < now:
                 message = f"expected a time not before the previous step's, {format_duration(now)}"
                 self._findings.refuse((place, "at"), each["at"], message)
-            now = max(now, at)
+            now = self._now = max(now, at)
             yield Step(at=at, field=dotted(unrolled(place)[1:]), actions=tuple(self._actions(each, place)))
 
     def _actions(self, step: dict[Any, Any], trail: Trail) -> Iterator[Action]:
@@ -214,9 +217,9 @@ class _Reading:
             if named is None or run is None:
                 self._runs_known = False
                 continue
-            if run in self._runs:
+            if run in self._runs and self._now < self._runs[run] + self._retention:
                 self._findings.refuse((place, "name"), named.name, "a run of this name is submitted already")
-            self._runs.add(run)
+            self._runs[run] = self._now
             self._judge_follow(run, spec, place)
             if whole(spec) and whole(named):
                 yield Submission(run=run, spec=rules.filled(spec), work=named.work)
@@ -283,7 +286,7 @@ class _Reading:
                 if isinstance(item, NodeObject):
                     self._nodes.add(item.node.name)
                 elif isinstance(item, RunObject):
-                    self._runs.add(item.key)
+                    self._runs[item.key] = self._now
                 yield Application(item=item)
             else:
                 self._findings.add((place, "kind"), "expected a Node, a Budget or a Run: the engine makes all others")
@@ -297,7 +300,7 @@ class _Reading:
         if kind == "Node" and isinstance(name, str):
             self._nodes.add(name)
         elif kind == "Run" and isinstance(name, str) and isinstance(namespace, str):
-            self._runs.add(key(name, namespace))
+            self._runs[key(name, namespace)] = self._now
         elif kind != "Budget":
             self._nodes_known = self._runs_known = False
 

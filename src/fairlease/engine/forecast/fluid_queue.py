@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Line = tuple[str, ...]
 """(flavor,) or (flavor, owner): where runs wait for the same GPUs, or the same money."""
 
-Table = tuple[float, ...]
+Table = tuple[int, ...]
 """How much of each of `SPANS` something takes up."""
 
 _BY_OWNER = (Reason.ConcurrencyCapExceeded, Reason.AggregateCapExceeded, Reason.LendingCapExceeded)
@@ -47,18 +47,18 @@ class RunningWork:
     def __init__(self) -> None:
         self.gpus = 0
         self._tables: Counter[Table] = Counter()
-        self._kept: list[float] = []
+        self._kept: list[int] = []
 
     def add(self, gpus: int, table: Table) -> None:
         """A run that holds so many GPUs."""
         self.gpus += gpus
         self._tables[table] += gpus
 
-    def freed(self, place: int) -> float:
+    def freed(self, place: int) -> int:
         """The GPU-time that it will have given back by the end of a span."""
         if not self._kept:
             columns = zip(*([gpus * each for each in table] for table, gpus in self._tables.items()), strict=True)
-            self._kept = [sum(column) for column in columns] or [0.0] * len(SPANS)
+            self._kept = [sum(column) for column in columns] or [0] * len(SPANS)
         return self.gpus * SPANS[place] - self._kept[place]
 
 
@@ -70,7 +70,7 @@ class WaitingWork:
         self._works: list[tuple[int, Table]] = []
         self._orders: list[int] = []
         self._shapes: list[int] = []
-        self._sums: dict[int, list[float]] = {}
+        self._sums: dict[int, list[int]] = {}
 
     def add(self, orders: list[int], gpus: int, table: Table) -> None:
         """Runs of one shape."""
@@ -84,12 +84,12 @@ class WaitingWork:
             self._shapes = list(map(self._shape_of.__getitem__, self._orders))
         return len(self._orders) if order is None else bisect_left(self._orders, order)
 
-    def used(self, place: int, count: int) -> float:
+    def used(self, place: int, count: int) -> int:
         """The GPU-time that the first `count` will have used by the end of a span, if they start evenly spread over it."""
         found = self._sums.get(place)
         if found is None:
             works = [gpus * table[place] for gpus, table in self._works]
-            found = self._sums[place] = [0.0, *accumulate(map(works.__getitem__, self._shapes))]
+            found = self._sums[place] = [0, *accumulate(map(works.__getitem__, self._shapes))]
         return found[count]
 
 
@@ -133,7 +133,7 @@ class FluidQueue:
         if place in (0, len(SPANS)):
             return SPANS[min(place, len(SPANS) - 1)]
         lacking, left = -_left_over(like, wider, place - 1), _left_over(like, wider, place)
-        return SPANS[place - 1] + round((SPANS[place] - SPANS[place - 1]) * lacking / (lacking + left))
+        return SPANS[place - 1] + (SPANS[place] - SPANS[place - 1]) * lacking // (lacking + left)
 
     def _lanes(self, run: RunState) -> tuple[list[FlowLane], list[FlowLane]]:
         """Those whose pods find room where the run's own do, and those that need more."""
@@ -166,7 +166,7 @@ def line_of(run: RunState) -> Line:
     return _lines(run)[run.reason in _BY_OWNER]
 
 
-def _left_over(like: list[FlowLane], wider: list[FlowLane], place: int) -> float:
+def _left_over(like: list[FlowLane], wider: list[FlowLane], place: int) -> int:
     """The GPU-time of a span that nobody ahead will have used."""
     freed = sum(lane.running.freed(place) for lane in like)
     for_wider = sum(lane.running.freed(place) for lane in wider)
@@ -177,11 +177,11 @@ def _left_over(like: list[FlowLane], wider: list[FlowLane], place: int) -> float
 
 def _spread(table: Table) -> Table:
     """The same for something that begins at any time in the span: the mean over all shorter ones."""
-    area, found = 0.0, []
-    before, last = 0, 0.0
+    doubled, found = 0, []
+    before, last = 0, 0
     for span, taken in zip(SPANS, table, strict=True):
-        area += (taken + last) / 2 * (span - before)
-        found.append(area / span)
+        doubled += (taken + last) * (span - before)
+        found.append(doubled // (2 * span))
         before, last = span, taken
     return tuple(found)
 
@@ -221,4 +221,4 @@ def places(state: State) -> Callable[[RunState], int]:
 
 def _until(left: int) -> Table:
     """What something takes up of each span that ends after so long."""
-    return tuple(float(min(span, left)) for span in SPANS)
+    return tuple(min(span, left) for span in SPANS)

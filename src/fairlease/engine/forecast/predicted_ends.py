@@ -37,7 +37,7 @@ def end_of(run: RunState, now: int) -> int:
     return end if run.deadline is None else min(end, run.deadline)
 
 
-def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[float] = (LOW, MIDDLE, HIGH)) -> list[int]:
+def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[int] = (LOW, MIDDLE, HIGH)) -> list[int]:
     """How long an attempt lasts in all, given that it has lasted for `elapsed`: one duration for each share asked for."""
     runtime = run.spec.runtime
     found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, wanted)
@@ -51,7 +51,7 @@ def alike(run: RunState, elapsed: int) -> tuple[object, ...]:
     return kinds_of(run), runtime.expected_duration, runtime.max_duration, elapsed >> grain, grain
 
 
-def taken_up(state: State, run: RunState, elapsed: int) -> tuple[float, ...]:
+def taken_up(state: State, run: RunState, elapsed: int) -> tuple[int, ...]:
     """How much of each of `SPANS`, from now on, an attempt is expected to take up that has lasted for `elapsed`."""
     runtime = run.spec.runtime
     return state.durations.taken_up(kinds_of(run), elapsed, runtime.expected_duration, runtime.max_duration)

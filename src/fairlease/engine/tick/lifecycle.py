@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine.preempt.drain import free_by_hand
-from fairlease.engine.preempt.shrink import group_widths, nearest_widths, release
-from fairlease.engine.preempt.victims import drained
+from fairlease.engine.preempt.shrink import group_widths, nearest_widths, release, shed
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import reservation
 from fairlease.ledger.state import events as ev
@@ -58,7 +57,7 @@ def _remove_budget(engine: Engine, command: cmd.RemoveBudget) -> Refusal | None:
 
 def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
     state = engine.state
-    if command.run in state.runs or command.run in state.ended:
+    if state.name_taken(command.run, engine.now):
         return _refuse(
             Reason.AlreadyExists, f"a run {short(command.run)} exists already; {Reason.AlreadyExists.remedy}"
         )
@@ -67,12 +66,12 @@ def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
     namespace, _ = split(command.run)
     upstream = [key(name, namespace) for name in command.spec.follow.after]
     latest = command.spec.runtime.latest_start
-    if any(state.ended.get(each) == Phase.FAILED.value for each in upstream):
+    if any(state.ended.completed(each) is False for each in upstream):
         end_run(engine, run, Reason.UpstreamFailed)
     elif latest is not None and latest < engine.now:
         end_run(engine, run, Reason.LatestStartPassed)
-    elif state.upstream(run):
-        names = ", ".join(short(each) for each in state.upstream(run))
+    elif run.awaits:
+        names = ", ".join(short(each) for each in run.awaits)
         engine.emit(ev.RunDeferred(runs=(run.key,), reason=Reason.Following, message=f"waits for {names} to complete"))
     return None
 
@@ -224,10 +223,13 @@ def drain(engine: Engine, unit: Unit) -> None:
     """Overdrawn work under Drain whose grace is over: a rigid run goes whole, an elastic one loses the group if it can."""
     run = engine.state.runs[Key(unit[0])]
     reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
-    victim = drained(run, unit[3])
-    engine.emit(ev.LeasesClosed(run=run.key, names=() if victim.whole else victim.names, reason=reason))
-    if victim.whole:
-        preempt(engine, run, reason, message)
+    going = shed(run, unit[3])
+    if going is not None:
+        names = tuple(lease.name for lease in run.held if lease.group in going)
+        engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=reason))
+        return
+    engine.emit(ev.LeasesClosed(run=run.key, reason=reason))
+    preempt(engine, run, reason, message)
 
 
 def cut(engine: Engine, resolution: Resolution) -> None:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from fairlease.model.lease import Lease
     from fairlease.model.run import Malleable, RunSpec
 
+_OVER = (Phase.COMPLETED.value, Phase.FAILED.value)
+
 SKEW_MS = 2 * SECOND
 """How far the API server's clock, which knows only seconds, may seem to lie behind ours."""
 
@@ -144,9 +146,11 @@ class Observer:
                 yield from self._edited(live, seen)
                 yield from self._drilled(live, seen)
             return
-        if name in self._state.ended:
+        if self._state.name_taken(name, self._now()):
             self._after_the_end(name, seen)
             return
+        if seen.status.get("submittedAt") is not None and seen.status.get("phase") in _OVER:
+            return  # its name is free again, but not for itself: this object is of the run that ended
         found = self._request(name, seen)
         if isinstance(found, Refusal):
             self.refused[name] = found

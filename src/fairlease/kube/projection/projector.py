@@ -42,6 +42,7 @@ from fairlease.kube.projection.writer import Writer
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, key, split
 from fairlease.model.reservation import ReservationState
+from fairlease.model.run import Phase
 from fairlease.model.writing import write
 from fairlease.reason import Reason
 from fairlease.report.views import View
@@ -247,7 +248,8 @@ class Projector:
         """Whether it is known how a run ended; where its status says that it did, that is enough."""
         if name in self._chronicle.final:
             return True
-        if seen.status.get("phase") != self._decider.state.ended.get(name):
+        over = Phase.COMPLETED if self._decider.state.ended.completed(name) else Phase.FAILED
+        if seen.status.get("phase") != over.value:
             self._observer.unknown.add(name)
         return False
 

@@ -186,9 +186,10 @@ class Tombstones:
     def look_up(self, past: Store, runs: Iterable[Key], leases: Iterable[Key]) -> None:
         """Take what is missing from the whole past: how runs ended, and why leases closed."""
         wanted = set(runs)
-        endings = {each.ended.run: each for each in past.endings()} if wanted else {}
+        endings = {each.ended.run: each for each in reversed(past.endings())} if wanted else {}
         for run in wanted & endings.keys():
-            asked = next((each for each in past.story(run) if isinstance(each.event, ev.RunSubmitted)), None)
+            told = [each for each in past.story(run) if isinstance(each.event, ev.RunSubmitted)]
+            asked = next((each for each in reversed(told) if each.seq <= endings[run].seq), None)
             if asked is not None and isinstance(asked.event, ev.RunSubmitted):
                 self.final[run] = Final(asked.event.spec, asked.at, endings[run])
         lost = {Key(each) for each in leases}

@@ -121,7 +121,8 @@ NOTHING_LOST = LostPods(-1, {}, set())
 class AuditRun(msgspec.Struct, gc=False):
     """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class.
 
-    `location` is what it requires of every node, `lenders` are its sponsors where it may borrow.
+    `location` is what it requires of every node, `lenders` are its sponsors where it may borrow. `first` is the first number that
+    its leases may have, as an earlier run had its name.
     """
 
     owner: str
@@ -134,6 +135,8 @@ class AuditRun(msgspec.Struct, gc=False):
     leases: dict[int, Lease | None] = {}
     bill: list[int] = msgspec.field(default_factory=[0, 0, 0, 0, 0].copy)
     attempt: int = 0
+    first: int = 0
+    last: int = 0
     open: int = 0
     borrowed: int = 0
     deadline: int | None = None
@@ -152,7 +155,12 @@ class AuditRun(msgspec.Struct, gc=False):
         if self.max_duration is not None:
             self.deadline = now + self.max_duration
         if self.leases:
+            self.last = self.reached()
             self.leases = {}
+
+    def reached(self) -> int:
+        """The first number that no lease of any of its attempts has reached."""
+        return max(self.last, self.first, max(self.leases, default=-1) + 1)
 
     def held(self) -> list[int]:
         """The numbers of the leases that are open."""

@@ -101,10 +101,11 @@ class PassedPod(NamedTuple):
 def affords(account: AuditAccount, pod: PassedPod, now: int, quantum: int, *, lends: bool) -> bool:
     """Whether an envelope could have paid for a pod in its payer's stead; `lends`: it would have been a loan.
 
-    What leases gave back that were preempted at this moment is not counted: who has others preempted must be funded before.
+    What leases gave back that were preempted at this moment is not counted: who has others preempted must be funded before. Of a
+    window that was moved into the past nobody but an audit need know to the millisecond what was spent in it (docs/design/0019).
     """
     terms, vacated = account.terms, account.vacated
-    if terms is None or not terms.opens_by(now):
+    if terms is None or account.all.moved or not terms.opens_by(now):
         return False
     held, promised, lent_held, lent_promised = vacated[1:] if vacated.at == now else (0, 0, 0, 0)
     if lends:

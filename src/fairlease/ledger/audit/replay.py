@@ -47,6 +47,7 @@ Finder = Callable[[str, tuple[str, ...], str], None]
 
 # In Python 3.11 a member of an enum is found far more slowly through its class than as a global.
 ACTIVE, TENANT, SWAP, LOST = Role.ACTIVE, Role.BORROWED, Reason.Swap, Reason.NodeFailure
+NEVER_SEEN = (-(1 << 62), 0)
 OWN_MONEY, LENT_MONEY, REQUIRED = Fund.OWNED, Fund.BORROWED, LocationPolicy.REQUIRE
 PREEMPTED = frozenset((
     Reason.Shrink, Reason.DropSpare, Reason.RandomPreempt, Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn,
@@ -74,9 +75,9 @@ class Replay:
         self._nodes: dict[str, AuditNode] = {}
         self._budgets: dict[str, BudgetSpec] = {}
         self._runs: dict[str, AuditRun] = {}
-        self._gone_runs: set[str] = (
-            set()
-        )  # apart from those that live: these are few, and stay in the processor's cache
+        # Apart from those that live, which are few, and stay in the processor's cache: when each ended, and the first number that
+        # none of its leases has reached.
+        self._gone_runs: dict[str, tuple[int, int]] = {}
         self._masks: dict[tuple[int, ...], int] = {}
         self._kinship = Kinship(self._account)
         self.plays: dict[type, Callable[[Any], None]] = {
@@ -146,14 +147,15 @@ class Replay:
     # --- runs ------------------------------------------------------------------------------------------------------
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
-        name = event.run
-        if name in self._gone_runs or name in self._runs:
-            self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before")
-        spec = event.spec
+        name, spec = event.run, event.spec
+        ended, reached = self._gone_runs.get(name, NEVER_SEEN)
+        if name in self._runs or ended + max(1, self._config.name_retention) > self.at:
+            self.found(NO_LEASE_REWRITTEN, (name,), f"the name {name} was submitted before, and is taken still")
         limit, where = spec.runtime.max_duration, spec.locality
         required = where.location if where.location_policy is REQUIRED else {}
         run = AuditRun(spec.owner, spec.resources.gpu_type, spec.funding, limit, not spec.opportunistic, required)
         self._runs[name] = run
+        run.first = reached
         if spec.funding.allow_borrow:
             run.fund(spec.funding)
 
@@ -179,7 +181,7 @@ class Replay:
         if told != run.bill or bill.sponsors or run.sponsors:
             self._compare(name, run, told, bill.sponsors)
         del self._runs[name]
-        self._gone_runs.add(name)
+        self._gone_runs[name] = self.at, run.reached()
         return None
 
     def _left_open(self, name: str, run: AuditRun, what: str) -> None:
@@ -313,7 +315,7 @@ class Replay:
     def _open(self, event: ev.LeasesOpened, run: AuditRun, cell: ev.Cell, payers: list[Money]) -> None:
         """Take the slots and put the lease on the books of its payer."""
         number, slots, role, place = cell.number, cell.slots, cell.role, cell.payer
-        if number in run.leases or not 0 <= place < len(payers):
+        if number in run.leases or number < run.first or not 0 <= place < len(payers):
             return self._misnamed(event, run, cell)
         account, fund, owner = payers[place]
         now, gpus, deadline, kind = self.at, len(slots), run.deadline, fund
@@ -355,7 +357,7 @@ class Replay:
     def _misnamed(self, event: ev.LeasesOpened, run: AuditRun, cell: ev.Cell) -> None:
         """A lease that cannot be put on any books."""
         lease = _lease_name(event.run, run.attempt, cell.number)
-        if cell.number in run.leases:
+        if cell.number in run.leases or cell.number < run.first:
             text = f"the name of lease {lease} was used before"
             self.found(NO_LEASE_REWRITTEN, (event.run, lease), text)
         else:

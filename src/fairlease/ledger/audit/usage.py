@@ -27,13 +27,14 @@ class AuditUsage:
 
     __slots__ = (
         "_dated", "_deadlines", "_due", "_end", "_endless", "_queue", "_soonest", "_start", "_times", "_totals", "at",
-        "held", "rate", "spent",
+        "held", "moved", "rate", "spent",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.at = 0
         self.rate = 0
         self.held = 0
+        self.moved = False
         self.spent = 0
         self._times = array("q", [0])  # nothing was spent before time 0, and a change may come at 0 itself
         self._totals = array("q", [0])
@@ -99,7 +100,9 @@ class AuditUsage:
         return spent + self._due - now * self._dated + self._endless * quantum
 
     def set_window(self, start: int | None, end: int | None) -> None:
-        """Count what is spent inside another window from now on."""
+        """Count what is spent inside another window from now on; `moved`: it began before, so that the past counts anew."""
+        if start != self._start:
+            self.moved = start is not None and start < self.at
         self._start, self._end = start, end
 
     def _expire(self, now: int) -> None:

@@ -9,53 +9,77 @@ Three quantities per envelope, and the same three for the part that is lent out:
                  without one         gpus × quantum            = Q·quantum
                so three sums (D, G, Q) answer for any number of leases. A window that closed has nothing to promise.
 
-Consumption is kept as a step history of cumulative GPU-ms, because a later edit may move the window: what the ledger shows
-consumed inside the new window then counts, and nothing is rewritten.
+Consumption is kept as a history of cumulative GPU-ms, because a later edit may move the window: what the ledger shows consumed
+inside the new window then counts, and nothing is rewritten. The further back, the fewer times are kept; where a window is moved to
+begin or end between two of them, all that was used between them counts as used inside (docs/design/0019).
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from datetime import date
 from typing import TYPE_CHECKING
 
+from fairlease.model.amount import DAY, HOUR
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from fairlease.model.budget import Envelope
     from fairlease.model.lease import Lease
     from fairlease.model.record import Key
 
     _Saved = tuple[
-        tuple[str, Envelope | None, int, int, int, dict[str, int]], tuple[int, int, int, int], tuple[int, int, int]
+        tuple[str, Envelope | None, int, int, int, dict[str, int]],
+        tuple[int, int, int, int, int, array[int], array[int]],
+        tuple[int, int, int],
     ]
+
+_EPOCH = date(1970, 1, 1).toordinal()
 
 AccountId = tuple[str, str]
 """(budget key, envelope name)."""
 
 
-class Usage:
-    """GPU-milliseconds over time: a rate, a running total, and the totals at every change of the rate."""
+EXACT = 512
+"""Changes of the rate that are kept to the millisecond, the latest; twice as many before the others are thinned out."""
 
-    __slots__ = ("at", "rate", "times", "total", "totals")
+HOURS_KEPT, DAYS_KEPT = 8 * DAY, 400 * DAY
+"""Before those, totals are kept at every whole hour, further back at every day (UTC), and then at the first of every month."""
+
+
+class Usage:
+    """GPU-milliseconds over time: a rate, a running total, and the totals at times past.
+
+    The latest changes of the rate are kept, and of what lies further back ever fewer times, so that ten years take little more room
+    than a week. The first `thin` of `times` are such: between two of them nobody knows when how much was used.
+    """
+
+    __slots__ = ("at", "rate", "thin", "times", "total", "totals")
 
     def __init__(self) -> None:
         self.rate = 0
         self.total = 0
         self.at = 0
+        self.thin = 0
         self.times = array("q")
         self.totals = array("q")
 
-    def change(self, gpus: int, now: int) -> None:
-        """From `now` on, `gpus` more (or fewer) accrue."""
+    def change(self, gpus: int, now: int, edges: Callable[[], Iterable[int]] = tuple) -> None:
+        """From `now` on, `gpus` more (or fewer) accrue. `edges` gives the times that must stay exact."""
         if now > self.at or not self.times:
             self.total += self.rate * (now - self.at)
             self.at = now
+            if len(self.times) - self.thin >= 2 * EXACT:
+                self._thin_out(edges())
             self.times.append(now)
             self.totals.append(self.total)
         self.rate += gpus
         assert self.rate >= 0, "more GPUs given back than taken"
 
-    def until(self, when: int) -> int:
-        """GPU-ms accrued before `when`."""
+    def until(self, when: int, *, most: bool = False) -> int:
+        """GPU-ms accrued before `when`; where only times around it are known, the least that it can be, or the `most`."""
         if when >= self.at:
             return self.total + self.rate * (when - self.at)
         index = bisect_right(self.times, when) - 1
@@ -63,16 +87,49 @@ class Usage:
             return 0
         start, end = self.times[index], self.times[index + 1]
         gained = self.totals[index + 1] - self.totals[index]
+        if index < self.thin and start < when:
+            return self.totals[index] + (gained if most else 0)
         return self.totals[index] + gained * (when - start) // (end - start)
 
-    def save(self) -> tuple[int, int, int, int]:
-        """For the undo log."""
-        return self.rate, self.total, self.at, len(self.times)
+    def _thin_out(self, edges: Iterable[int]) -> None:
+        """Keep the latest changes as they are, and before them the totals at times that people choose for windows."""
+        old, last = len(self.times) - EXACT, self.times[-1]
+        first, until = self.times[0], self.times[old]
+        kept = {first, *(edge for edge in edges if first < edge < until)}
+        kept.update(each for each in self.times[: self.thin] if _chosen(each, last))
+        begin = self.times[self.thin - 1] if self.thin else first
+        kept.update(_whole(begin, until, last))
+        times = sorted(kept)
+        totals = [self.until(each) for each in times]
+        self.times, self.totals = array("q", times) + self.times[old:], array("q", totals) + self.totals[old:]
+        self.thin = len(times)
 
-    def restore(self, saved: tuple[int, int, int, int]) -> None:
+    def save(self) -> tuple[int, int, int, int, int, array[int], array[int]]:
+        """For the undo log. What was thinned out is in arrays of its own."""
+        return self.rate, self.total, self.at, self.thin, len(self.times), self.times, self.totals
+
+    def restore(self, saved: tuple[int, int, int, int, int, array[int], array[int]]) -> None:
         """For the undo log."""
-        self.rate, self.total, self.at, length = saved
+        self.rate, self.total, self.at, self.thin, length, self.times, self.totals = saved
         del self.times[length:], self.totals[length:]
+
+
+def _chosen(when: int, now: int) -> bool:
+    """Whether a time that was kept is one still, now that it lies further back."""
+    ago = now - when
+    if ago <= DAYS_KEPT:
+        return when % (HOUR if ago <= HOURS_KEPT else DAY) == 0
+    return when % DAY == 0 and date.fromordinal(_EPOCH + when // DAY).day == 1
+
+
+def _whole(begin: int, until: int, now: int) -> Iterator[int]:
+    """The times after `begin` and before `until` that are worth keeping."""
+    when = begin - begin % HOUR + HOUR
+    while when < until:
+        if _chosen(when, now):
+            yield when
+        fine = now - when <= HOURS_KEPT + DAY
+        when += HOUR if fine else DAY - when % DAY
 
 
 class Promise:
@@ -210,8 +267,14 @@ class Account:
             return usage.until(now)
         last = now if envelope.end is None else min(now, envelope.end)
         if envelope.start is None:
-            return usage.until(last)
-        return max(0, usage.until(last) - usage.until(envelope.start)) if last > envelope.start else 0
+            return usage.until(last, most=True)
+        spent = usage.until(last, most=True) - usage.until(envelope.start)
+        return max(0, spent) if last > envelope.start else 0
+
+    def edges(self) -> list[int]:
+        """When its window begins and ends: what was used by then must be known exactly for as long as it stands."""
+        edges = () if self.envelope is None else (self.envelope.start, self.envelope.end)
+        return [edge for edge in edges if edge is not None]
 
     def save(self) -> _Saved:
         """For the undo log. What is lent saves itself: it seldom changes."""

@@ -195,10 +195,9 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
     for run in state.runs.values():
         if run.phase is not Phase.PENDING or run.not_before is not None:
             continue
-        upstream = state.upstream(run) if run.attempt == 1 else []
-        for each in upstream:
+        for each in run.awaits:
             following.setdefault(each, set()).add(run.key)
-        if not upstream:
+        if not run.awaits:
             shapes.setdefault(run.shape, set()).add(run.order)
     queue = state.queue
     yield "the queue", {key: set(shape.runs) for key, shape in queue.shapes.items()}, shapes
@@ -207,7 +206,7 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
         [sorted(shape.runs) == shape.orders for shape in queue.shapes.values()],
         [True] * len(shapes),
     )
-    yield "runs that follow others", {key: set(runs) for key, runs in queue.following.items() if runs}, following
+    yield "runs that follow others", {key: set(runs) for key, runs in queue.following.items()}, following
     yield "runs that rest", set(queue.resting), {key for key, run in state.runs.items() if run.not_before is not None}
     yield "reservations", set(state.holds), {key for key, run in state.runs.items() if run.hold is not None}
     standings = state.standings

@@ -158,14 +158,15 @@ NO_LOSS = (0, 0)
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 
-    `expected` is how long it will run, nine times in ten, as seen when it started.
+    `expected` is how long it will run, nine times in ten, as seen when it started. `awaits` are the runs that it follows and that
+    have not completed since it was submitted: a name that is used again later is another run's.
     """
 
     __slots__ = (
-        "asked_at", "attempt", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "faults", "first_started_at",
-        "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before", "number", "order", "overdrawn",
-        "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec", "sponsors", "stalled", "started_at", "steady",
-        "submitted_at", "tally", "width",
+        "asked_at", "attempt", "awaits", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "faults",
+        "first_started_at", "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before",
+        "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec",
+        "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -176,6 +177,7 @@ class RunState:
         self.asked_at = now
         self.order = order
         self.attempt = 1
+        self.awaits: tuple[Key, ...] = ()
         self.failures = 0
         self.faults = 0
         self.phase = Phase.PENDING
@@ -261,10 +263,9 @@ class RunState:
 
 
 _SCALARS = (
-    "not_before", "spec", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message", "tally", "since",
-    "started_at",
-    "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled", "spare_gpus", "shape", "hold",
-    "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
+    "awaits", "not_before", "spec", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
+    "tally", "since", "started_at", "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled",
+    "spare_gpus", "shape", "hold", "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 

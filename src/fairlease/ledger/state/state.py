@@ -15,6 +15,7 @@ from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.check import check
 from fairlease.ledger.state.dirty import Dirty
 from fairlease.ledger.state.lease_names import leases_of
+from fairlease.ledger.state.names import NUMBERS_PER_LIFE
 from fairlease.ledger.state.runs import Hold, RunState, Unit
 from fairlease.ledger.state.timers import Due
 from fairlease.ledger.state.world import StateIndexes
@@ -181,8 +182,11 @@ class State(StateIndexes):
     # --- runs ----------------------------------------------------------------------------------------------------------
 
     def _run_submitted(self, event: ev.RunSubmitted) -> None:
+        self.ended.forget(self.undo, self.at, self.config.name_retention, used=event.run)
         run = RunState(event.run, event.spec, self.at, self.orders)
+        run.number = run.reservations = self.ended.life * NUMBERS_PER_LIFE
         run.by = event.by
+        run.awaits = self.upstream(run)
         self._set("orders", self.orders + 1)
         self.undo.put(self.runs, event.run, run)
         self._start_by(run, event.spec.runtime.latest_start)
@@ -210,7 +214,7 @@ class State(StateIndexes):
         run.failures += event.reason is Reason.Fail
         run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
         run.started_at = run.deadline = run.stalled = None
-        run.number = 0
+        run.number -= run.number % NUMBERS_PER_LIFE
         if event.by is not None:
             run.displaced_by = (*run.displaced_by, event.by)
         run.asked_at, run.order = self.at, self.orders
@@ -270,15 +274,18 @@ class State(StateIndexes):
         self._dequeue(run)
         self._rested(run)
         self.undo.pop(self.runs, event.run)
-        self.undo.put(self.ended, event.run, event.phase.value)
+        self.ended.forget(self.undo, self.at, self.config.name_retention)
+        self.ended.add(self.undo, event.run, self.at, completed=event.phase is Phase.COMPLETED)
         self._regrow(run)
         self._timer(Due.DEADLINE, (event.run,), None)
         self._start_by(run, None)
         self._stop(run)
         if event.phase is Phase.COMPLETED:
             for follower in list(self.queue.following.get(event.run, {}).values()):
-                self.undo.pop(self.queue.following[event.run], follower.key)
-                if not self.upstream(follower):
+                self._unfollow(follower, event.run)
+                self.undo.touch(follower)
+                follower.awaits = tuple(each for each in follower.awaits if each != event.run)
+                if not follower.awaits:
                     self._enqueue(follower)
 
     # --- leases --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from fairlease.ledger.state.accounts import Account, AccountId
 from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.ground import StateBase
 from fairlease.ledger.state.loans import Loans
+from fairlease.ledger.state.names import EndedNames
 from fairlease.ledger.state.runs import Hold, Meter, Queue, RunState, Signature, Standings, Unit
 from fairlease.ledger.state.timers import Due
 from fairlease.model.lease import Fund, Lease, Role
@@ -44,7 +45,7 @@ class StateIndexes(StateBase):
         self.budgets_version = 0
         self.accounts: dict[AccountId, Account] = {}
         self.runs: dict[Key, RunState] = {}
-        self.ended: dict[Key, str] = {}
+        self.ended = EndedNames()
         self.queue = Queue()
         self.holds: dict[Key, RunState] = {}
         self.claimants: dict[str, dict[Key, RunState]] = {}
@@ -114,22 +115,33 @@ class StateIndexes(StateBase):
 
     # --- runs and leases -----------------------------------------------------------------------------------------------
 
-    def upstream(self, run: RunState) -> list[Key]:
-        """The runs it follows that have not ended yet (or do not exist yet)."""
-        if not run.spec.follow.after:
-            return []
+    def name_taken(self, run: Key, now: int) -> bool:
+        """Whether a name is a run's that lives, or that ended less than `nameRetention` ago."""
+        return run in self.runs or self.ended.taken(run, now, self.config.name_retention)
+
+    def upstream(self, run: RunState) -> tuple[Key, ...]:
+        """The runs it follows that have not completed, as far as it is known: they live, or are still to come."""
         namespace, _ = split(run.key)
         wanted = [key(name, namespace) for name in run.spec.follow.after]
-        return [each for each in wanted if self.ended.get(each) != Phase.COMPLETED.value]
+        return tuple(each for each in wanted if not self.ended.completed(each))
 
     def _ask(self, run: RunState) -> None:
         """Stand in the queue, or wait for the runs it follows."""
-        before = self.upstream(run)
-        for each in before:
-            followers = self.queue.following.setdefault(each, {})
-            self.undo.put(followers, run.key, run)
-        if not before:
+        following = self.queue.following
+        for each in run.awaits:
+            if each not in following:
+                self.undo.put(following, each, {})
+            self.undo.put(following[each], run.key, run)
+        if not run.awaits:
             self._enqueue(run)
+
+    def _unfollow(self, run: RunState, upstream: Key) -> None:
+        """A run waits no more for one that it followed."""
+        following = self.queue.following
+        if run.key in following.get(upstream, {}):
+            self.undo.pop(following[upstream], run.key)
+            if not following[upstream]:
+                self.undo.pop(following, upstream)
 
     def _start_by(self, run: RunState, when: int | None) -> None:
         """Set or drop the timer of a run that must start in time; nearly none must."""
@@ -169,10 +181,8 @@ class StateIndexes(StateBase):
             self.undo.later(self.queue.settle, run.shape, shape.reason)
             self.undo.later(self.queue.add, run, run.order)
             self.queue.remove(run, run.order)
-        for each in self.upstream(run):
-            followers = self.queue.following.get(each, {})
-            if run.key in followers:
-                self.undo.pop(followers, run.key)
+        for each in run.awaits:
+            self._unfollow(run, each)
 
     def _respec(self, run: RunState, spec: RunSpec) -> None:
         """A run asks for something else from now on: one that waits is tried again, and so is one that would like to grow."""
@@ -404,13 +414,13 @@ class StateIndexes(StateBase):
             else:
                 self.undo.pop_all(account.open, [lease.serial for lease in group])
             gpus = sign * sum([len(lease.slots) for lease in group])
-            account.usage.change(gpus, self.at)
+            account.usage.change(gpus, self.at, account.edges)
             account.promise.change(gpus, run.deadline)
             account.used += 0 if sample.opportunistic else gpus
             if sample.payer.fund is LENT:
                 self.undo.touch(account.lent)
                 self.undo.touch(account.lent_promise)
-                account.lent.change(gpus, self.at)
+                account.lent.change(gpus, self.at, account.edges)
                 account.lent_promise.change(gpus, run.deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
                 self.loans.change(sample.payer.owner, run.spec.owner, gpus, self.undo)

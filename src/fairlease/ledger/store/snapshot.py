@@ -19,6 +19,7 @@ from fairlease.ledger.learning.durations import Kept
 from fairlease.ledger.learning.waits import KeptWaits
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.capacity import NodeState
+from fairlease.ledger.state.names import KeptNames
 from fairlease.ledger.state.runs import Hold, Meter, RunState, Unit
 from fairlease.ledger.state.state import State
 from fairlease.ledger.state.timers import Due, TimerKey
@@ -51,6 +52,7 @@ class FrozenUsage(Record, frozen=True, kw_only=True):
     rate: int
     total: int
     at: int
+    thin: int = 0
     times: bytes
     totals: bytes
 
@@ -96,6 +98,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     first_started_at: int | None
     deadline: int | None
     not_before: int | None = None
+    awaits: tuple[Key, ...] | None = None
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
@@ -112,7 +115,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     overdrawn: tuple[tuple[Unit, int | None], ...]
 
 
-FORMAT = 3
+FORMAT = 4
 """One more whenever something is kept that was not, or means something else. The defaults of new fields are right for old ones."""
 
 
@@ -128,7 +131,8 @@ class FrozenState(Record, frozen=True, kw_only=True):
     runs: tuple[FrozenRun, ...]
     shapes: tuple[tuple[bytes, Reason], ...]
     due: tuple[tuple[TimerKey, int], ...]
-    ended: dict[Key, str]
+    ended: dict[Key, str] = {}
+    names: KeptNames | None = None
     orders: int
     serial: int
     outcomes: int
@@ -188,7 +192,7 @@ def freeze(state: State) -> bytes:
         runs=tuple(_freeze_run(each) for _, each in sorted(state.runs.items())),
         shapes=tuple(sorted((shape.key, shape.reason) for shape in state.queue.shapes.values())),
         due=tuple(sorted((timer, when) for timer, when in state.timers.times.items() if _kept(timer, when, state.at))),
-        ended=state.ended,
+        names=state.ended.freeze(),
         orders=state.orders,
         serial=state.serial,
         outcomes=state.outcomes,
@@ -250,7 +254,10 @@ def _thaw(frozen: FrozenState) -> State:
         _thaw_node(state, each)
     for budget, spec in frozen.budgets:
         state.apply(frozen.at, ev.BudgetSet(budget=budget, spec=spec))
-    state.ended.update(frozen.ended)
+    if frozen.names is not None:
+        state.ended.thaw(frozen.names)
+    for ended, phase in sorted(frozen.ended.items()):  # up to format 3, without times
+        state.ended.add(state.undo, ended, frozen.at, completed=phase == Phase.COMPLETED.value)
     for run in sorted(frozen.runs, key=lambda each: each.order):
         _thaw_run(state, run)
     for account in frozen.accounts:
@@ -293,11 +300,11 @@ def _thaw_node(state: State, frozen: FrozenNode) -> None:
 
 def _freeze_usage(usage: Usage) -> FrozenUsage:
     times, totals = usage.times.tobytes(), usage.totals.tobytes()
-    return FrozenUsage(rate=usage.rate, total=usage.total, at=usage.at, times=times, totals=totals)
+    return FrozenUsage(rate=usage.rate, total=usage.total, at=usage.at, thin=usage.thin, times=times, totals=totals)
 
 
 def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
-    usage.rate, usage.total, usage.at = frozen.rate, frozen.total, frozen.at
+    usage.rate, usage.total, usage.at, usage.thin = frozen.rate, frozen.total, frozen.at, frozen.thin
     usage.times, usage.totals = array("q"), array("q")
     usage.times.frombytes(frozen.times)
     usage.totals.frombytes(frozen.totals)
@@ -306,7 +313,7 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
     "tally", "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by",
-    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first",
+    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first", "awaits",
 )  # fmt: skip
 
 
@@ -338,6 +345,8 @@ def _thaw_run(state: State, frozen: FrozenRun) -> None:
     run = RunState(frozen.key, frozen.spec, frozen.submitted_at, frozen.order)
     for name in _PLAIN:
         setattr(run, name, getattr(frozen, name))
+    if frozen.awaits is None:  # not kept before format 4
+        run.awaits = state.upstream(run)
     state.revive(run, frozen.leases, dict(frozen.overdrawn))
     if frozen.hold is not None:
         state.reserve(run, _thaw_hold(frozen.hold))

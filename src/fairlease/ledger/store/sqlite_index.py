@@ -37,7 +37,7 @@ _OPEN_OF_RUN = (
     " WHERE s.run = ?1 AND o.run = ?1 AND EXISTS (SELECT 1 FROM lease_open q WHERE q.serial = o.serial)"
     " ORDER BY o.serial"
 )
-_BODIES_OF_RUN = "SELECT e.body FROM story s JOIN entry e ON e.seq = s.seq WHERE s.run = ? ORDER BY s.seq"
+_BODIES_OF_RUN = "SELECT e.body FROM story s JOIN entry e ON e.seq = s.seq WHERE s.run = ? ORDER BY s.seq DESC"
 
 
 class _Run:
@@ -176,7 +176,7 @@ class IndexWriter:
     def _load(self, key: Key) -> _Run:
         number = self._name(key)
         for (body,) in self._db.execute(_BODIES_OF_RUN, (number,)):
-            for event in ev.decode(body):
+            for event in reversed(ev.decode(body)):
                 if isinstance(event, ev.RunSubmitted) and event.run == key:
                     run = _Run(number, self._known(event.spec.owner), int(event.spec.opportunistic))
                     stem = split(key)[1]

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import quote
 
+from fairlease.ledger.state.names import NUMBERS_PER_LIFE
 from fairlease.model.amount import format_instant
 from fairlease.model.lease import Lease
 from fairlease.model.record import Key, short, split
@@ -43,12 +44,18 @@ def pod_id(lease: Lease) -> str:
 
 def log_id(lease: Lease) -> str:
     """The name of a rank's log: it goes on where the rank does, whichever pod the rank is."""
-    return _file_name(*split(lease.run), lease.attempt, lease.rank)
+    return _file_name(*split(lease.run), lease.attempt, lease.rank, *_life(lease))
+
+
+def _life(lease: Lease) -> tuple[int, ...]:
+    """What tells a run from an earlier one of its name: nothing, as long as no name was forgotten (`ledger.state.names`)."""
+    life = int(lease.name.rpartition("-")[2]) // NUMBERS_PER_LIFE
+    return (life,) if life else ()
 
 
 def attempt_id(lease: Lease) -> str:
     """The name of an attempt."""
-    return _file_name(*split(lease.run), lease.attempt)
+    return _file_name(*split(lease.run), lease.attempt, *_life(lease))
 
 
 def host_of(lease: Lease) -> str:

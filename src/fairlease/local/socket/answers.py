@@ -129,10 +129,10 @@ class Answers:
         names: list[Key] = []
 
         def build(taken: set[Key]) -> list[cmd.AnyCommand]:
-            state, fresh = self._scheduler.state, set[Key]()
+            state, now, fresh = self._scheduler.state, self._daemon.now(), set[Key]()
 
             def exists(name: Key) -> bool:
-                return name in state.runs or name in state.ended or name in taken or name in fresh
+                return state.name_taken(name, now) or name in taken or name in fresh
 
             names.clear()
             for each in objects:
@@ -339,7 +339,7 @@ class Answers:
         asked = self._readable(caller, args.run)
         files = [
             {"rank": rank, "attempt": attempt, "path": path}
-            for attempt, rank, path in self._files(asked.run)
+            for attempt, rank, path in self._files(asked)
             if args.attempt in (None, attempt) and args.rank in (None, rank)
         ]
         return {"files": files, "ended": self._over(asked.run)}
@@ -348,7 +348,7 @@ class Answers:
         """A part of one rank's output, for who may read it but not its file (a colleague's run)."""
         asked = self._readable(caller, args.run)
         over = self._over(asked.run)
-        paths = [path for attempt, rank, path in self._files(asked.run) if (attempt, rank) == (args.attempt, args.rank)]
+        paths = [path for attempt, rank, path in self._files(asked) if (attempt, rank) == (args.attempt, args.rank)]
         if not paths:
             raise rq.refused(Reason.NotFound, f"{args.run} has no rank {args.rank} in attempt {args.attempt}")
         part = await asyncio.to_thread(read_part, paths[-1], max(0, args.offset))
@@ -361,15 +361,14 @@ class Answers:
             raise rq.refused(Reason.Forbidden, message)
         return asked
 
-    def _files(self, run: Key) -> list[tuple[int, int, str]]:
-        leases = [
-            row.lease for row in self._scheduler.store.leases(LeaseQuery(run=run)) if row.lease.role is not Role.SPARE
-        ]
+    def _files(self, asked: SubmittedRun) -> list[tuple[int, int, str]]:
+        held = (row.lease for row in self._scheduler.store.leases(LeaseQuery(run=asked.run)))
+        leases = [lease for lease in held if lease.start >= asked.submitted_at and lease.role is not Role.SPARE]
         ranks = {(lease.attempt, lease.rank): str(self._daemon.pods.log_of(log_id(lease))) for lease in leases}
         return [(attempt, rank, path) for (attempt, rank), path in ranks.items()]
 
     def _over(self, run: Key) -> bool:
-        return run in self._scheduler.state.ended and not self._daemon.processes.busy_with(run)
+        return run not in self._scheduler.state.runs and not self._daemon.processes.busy_with(run)
 
     # --- the rest ------------------------------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class Contention:
     def _known(self, name: str) -> Key:
         """The run that somebody named."""
         run, state = rq.name_key(name), self._scheduler.state
-        if run not in state.runs and run not in state.ended:
+        if run not in state.runs and run not in state.ended and not self._scheduler.store.story(run):
             raise rq.refused(Reason.NotFound, f"there is no run {short(run)}")
         return run
 

@@ -19,9 +19,10 @@ from fairlease.report import views
 from fairlease.report.reservation_history import forecast_view
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from fairlease.ledger.store.protocol import Entry, Store
+    from fairlease.ledger.store.protocol import Entry, Moment, Store
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
 
@@ -57,6 +58,7 @@ class RunHistory:
         self._scheduler = scheduler
         self._ledger = ledger
         self._recent: deque[Key] = deque()  # in the order in which they ended, without a gap up to now
+        self._whole = False  # whether all that ever ended is among them
         self._ended: OrderedDict[Key, SubmittedRun] = OrderedDict()
         self._living = {
             run.key: SubmittedRun(run.key, run.spec, run.submitted_at, run.by) for run in scheduler.state.runs.values()
@@ -78,16 +80,14 @@ class RunHistory:
 
     def find(self, run: Key) -> SubmittedRun | None:
         """A run by its name; None where there never was one."""
-        found = self._living.get(run) or self._ended.get(run)
-        if found is None and run in self._scheduler.state.ended:
-            found = self._remember(run)
-        return found
+        return self._living.get(run) or self._ended.get(run) or self._remember(run)
 
     async def ended(self, limit: int) -> list[Key]:
         """The runs that ended last, the latest first. What ended before this daemon came up is looked up beside the loop."""
         known = len(self._recent)
-        if known < min(limit, len(self._scheduler.state.ended)):
+        if known < limit and not self._whole:
             found = await asyncio.to_thread(self._look_back, limit, known)
+            self._whole = known + len(found) < limit
             listed = set(self._recent)  # some may have ended meanwhile
             for asked in found:
                 if asked.run not in listed:
@@ -126,15 +126,7 @@ class RunHistory:
             return look_back(store, limit, skip)
 
     def _remember(self, run: Key) -> SubmittedRun | None:
-        asked: SubmittedRun | None = None
-        for moment in self._scheduler.store.story(run):
-            event = moment.event
-            if isinstance(event, ev.RunSubmitted):
-                asked = SubmittedRun(run, event.spec, moment.at, event.by)
-            elif asked is not None:
-                asked = asked.told(event)
-                if isinstance(event, ev.RunEnded):
-                    asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
+        asked = last_told(run, self._scheduler.store.story(run))
         if asked is not None:
             self._keep(asked)
         return asked
@@ -149,13 +141,25 @@ def look_back(store: Store, limit: int, skip: int) -> list[SubmittedRun]:
     """The runs that ended before the last `skip`, the latest first, up to `limit` in all."""
     found = []
     for ending in store.endings(limit)[skip:]:
-        submitted, *later = store.story(ending.ended.run)
-        assert isinstance(submitted.event, ev.RunSubmitted), "a story begins with the asking"
-        asked = SubmittedRun(ending.ended.run, submitted.event.spec, submitted.at, submitted.event.by, ending)
-        for moment in later:
-            asked = asked.told(moment.event)
+        told = [moment for moment in store.story(ending.ended.run) if moment.seq <= ending.seq]
+        asked = last_told(ending.ended.run, told)
+        assert asked is not None, "what ended was asked for"
         found.append(asked)
     return found
+
+
+def last_told(run: Key, story: Iterable[Moment]) -> SubmittedRun | None:
+    """The last run of a name that a story tells of, with all that became of it."""
+    asked: SubmittedRun | None = None
+    for moment in story:
+        event = moment.event
+        if isinstance(event, ev.RunSubmitted):
+            asked = SubmittedRun(run, event.spec, moment.at, event.by)
+        elif asked is not None:
+            asked = asked.told(event)
+            if isinstance(event, ev.RunEnded):
+                asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
+    return asked
 
 
 def ended_words(statuses: list[tuple[Key, dict[str, Any]]], of: int) -> str:

@@ -145,7 +145,7 @@ class RunQueries:
     def plan(self, item: RunObject, by: str, now: int) -> View:
         """What would come of submitting a run now."""
         state = self._scheduler.state
-        if item.key in state.runs or item.key in state.ended:
+        if state.name_taken(item.key, now):
             verdict: View = {
                 "verdict": Reason.AlreadyExists.value,
                 "starts": False,

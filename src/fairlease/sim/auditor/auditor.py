@@ -181,7 +181,9 @@ class Auditor(AuditFacts):
         return run
 
     def _submitted(self, event: ev.RunSubmitted) -> None:
-        self._check(event.run not in self.runs, "name", f"a run {event.run} was there before")
+        before = self.runs.get(event.run)
+        free = before is None or (before.ended or self.at) + self.config.name_retention <= self.at
+        self._check(free, "name", f"a run {event.run} was there before")
         self._asked += 1
         self.runs[event.run] = AuditedRun(event.run, event.spec, self.at, self._asked)
 
@@ -242,7 +244,7 @@ class Auditor(AuditFacts):
         self._check(
             last or event.reason in _FOR_GOOD, "requeue", f"{run.key} ended for {event.reason.value}, and not for good"
         )
-        run.phase, run.reason = event.phase, event.reason
+        run.phase, run.reason, run.ended = event.phase, event.reason, self.at
 
     def _desired(self, event: ev.DesiredSet) -> None:
         run = self._live(event.run)

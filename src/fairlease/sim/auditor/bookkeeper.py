@@ -76,6 +76,7 @@ class AuditedRun:
     stalled: Reason | None = None
     rests_until: int | None = None
     faulty_until: int = 0
+    ended: int | None = None
 
     @property
     def deadline(self) -> int | None:
