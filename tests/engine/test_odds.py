@@ -11,7 +11,7 @@ from tests.engine.build import HOUR, LocationPolicy, World, budget, envelope, no
 from fairlease.engine.preempt import odds as odds_module
 from fairlease.engine.preempt.odds import EFFORT_MAX, Odds, odds
 from fairlease.engine.preempt.resolve import resolve
-from fairlease.engine.reserve.due_date import due_date
+from fairlease.engine.reserve.release_times import due_date
 from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY
 from fairlease.model.record import short
@@ -35,7 +35,7 @@ def done(world: World, claim: str, beacons: int = BEACONS) -> tuple[Counter[str]
     engine.now = world.now
     cuts, lacking = Counter[str](), Counter[int]()
     for beacon in range(beacons):
-        with due_date(engine, world.run(claim)) as day:
+        with due_date(engine.state, world.run(claim), engine.now) as day:
             assert day is not None
             state, family = engine.state, engine.family
             found = resolve(state, family, world.run(claim), day.at, 0, due=True, beacon=str(beacon))

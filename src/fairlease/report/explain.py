@@ -12,7 +12,7 @@ from fairlease.engine.cover.family import CoverPlace
 from fairlease.engine.place.packing import Packer, need_of
 from fairlease.engine.place.plan import Planner, least_width
 from fairlease.engine.refusal import Refusal
-from fairlease.engine.reserve.due_date import too_late
+from fairlease.engine.reserve.release_times import too_late
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 

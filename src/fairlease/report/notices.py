@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.engine.place.plan import Planner
 from fairlease.engine.preempt.resolve import deficit
-from fairlease.engine.reserve.due_date import due_date
+from fairlease.engine.reserve.release_times import due_date
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import format_instant
 from fairlease.model.record import Instant, Key, Reason, Record, short
@@ -180,7 +180,7 @@ class _Teller:
             return
         if hold.basis not in (Reason.Notice, Reason.WindowClosed):
             return
-        with due_date(self.engine, run) as day:
+        with due_date(self.state, run, self.engine.now) as day:
             family = self.engine.family
             gpus = 0 if day is None or not day.noticed else deficit(Planner(self.state, family, run, day.at), family)
         if gpus == 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.preempt.odds import EFFORT_BRIEF, Peril, odds
-from fairlease.engine.reserve.due_date import too_late
+from fairlease.engine.reserve.release_times import too_late
 from fairlease.model.amount import MINUTE, format_instant
 from fairlease.model.record import Key, Reason, short
 from fairlease.model.reservation import ReservationState

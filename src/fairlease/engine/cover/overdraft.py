@@ -1,4 +1,4 @@
-"""Standing: which running work its money still covers, and which is overdrawn (SEMANTICS §4).
+"""Overdraft: which running work its money still covers, and which is overdrawn (SEMANTICS §4).
 
 Units (a rigid run's share in an envelope, an elastic group's) are covered oldest first; one that does not fit whole is overdrawn,
 and the next is tried. Hours that are used up and a window that closed leave nothing covered. A loan needs room under the lending
@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlease.ledger.state.events import CoverLost, CoverRegained
 from fairlease.model.budget import OnExhaustion
 from fairlease.model.lease import Fund
 from fairlease.model.record import Key
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlease.ledger.state.accounts import Account
     from fairlease.ledger.state.runs import Unit
     from fairlease.ledger.state.state import State
@@ -31,14 +34,53 @@ class Share(NamedTuple):
     lent: bool
 
 
-def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> dict[Unit, Reason]:
-    """The units of a Budget that are overdrawn as of `now`, each with what no longer covers it."""
+def changes(
+    state: State, budget: Key, envelopes: Iterable[str], now: int, *, hours: bool = True
+) -> list[CoverRegained | CoverLost]:
+    """Which units of a Budget are covered again as of `now`, and which no longer are, where some of its envelopes changed.
+
+    `hours`: whether cover is lost by hours that run out, too; who asks of a later time cannot know who uses them until then.
+    """
+    spec = state.budgets.get(budget)
+    known = sorted(unit for unit in state.overdrawn if unit[1] == budget) if state.overdrawn else []
+    names = {
+        *envelopes,
+        *(unit[2] for unit in known),
+        *(each.name for each in (() if spec is None else spec.envelopes)),
+    }
+    accounts = [state.account(budget, name) for name in sorted(names)]
+    if not known and not tight(state, budget, accounts, now):
+        return []
+    lacking = uncovered(state, budget, accounts, now)
+    found: list[CoverRegained | CoverLost] = [
+        CoverRegained(run=Key(unit[0]), budget=budget, envelope=unit[2], group=unit[3])
+        for unit in known
+        if unit not in lacking
+    ]
+    for unit, reason in (lacking if hours else uncovered(state, budget, accounts, now, hours=False)).items():
+        ends, before = grace_end(state, unit, now), state.overdrawn.get(unit, -1)
+        if before == -1 or (before is None) != (ends is None):
+            found.append(
+                CoverLost(run=Key(unit[0]), budget=budget, envelope=unit[2], group=unit[3], reason=reason, ends=ends)
+            )
+    return found
+
+
+def closes(account: Account) -> int | None:
+    """When an envelope surely covers nothing any more: its window closes. None where it has no end, or has been withdrawn."""
+    return None if account.envelope is None else account.envelope.end
+
+
+def uncovered(
+    state: State, budget: Key, accounts: list[Account], now: int, *, hours: bool = True
+) -> dict[Unit, Reason]:
+    """The units of a Budget that are overdrawn as of `now`, by `hours` too, each with what no longer covers it."""
     spec = state.budgets.get(budget)
     caps = () if spec is None else spec.aggregate_caps
     spent = {
         cap.name
         for cap in caps
-        if cap.max_gpu_hours is not None and _consumed(state, budget, cap.envelopes, now) >= cap.max_gpu_hours
+        if cap.max_gpu_hours is not None and _consumed(state, budget, cap.envelopes, now) >= cap.max_gpu_hours and hours
     }
     left = {cap.name: cap.max_concurrency for cap in caps}
     rooms = {account.id: 0 if account.envelope is None else account.envelope.concurrency for account in accounts}
@@ -47,11 +89,11 @@ def uncovered(state: State, budget: Key, accounts: list[Account], now: int) -> d
     for share in sorted(each for account in accounts for each in _shares(state, account)):
         account = share.account
         over = [cap for cap in caps if account.id[1] in cap.envelopes]
-        reason = _closed(account, now)
+        reason = _closed(account, now, hours=hours)
         if reason is None and any(cap.name in spent for cap in over):
             reason = Reason.AggregateCapExceeded
         lendable = loans[account.id] if share.lent else None
-        if reason is None and share.lent and account.lent_out(now):
+        if reason is None and share.lent and hours and account.lent_out(now):
             reason = Reason.LendingCapExceeded
         if reason is None and lendable is not None and share.gpus > lendable:
             reason = Reason.LendingCapExceeded
@@ -111,13 +153,13 @@ def _consumed(state: State, budget: Key, envelopes: tuple[str, ...], now: int) -
     return sum(state.account(budget, name).consumed(now) for name in envelopes)
 
 
-def _closed(account: Account, now: int) -> Reason | None:
+def _closed(account: Account, now: int, *, hours: bool = True) -> Reason | None:
     """What keeps an envelope from covering anything at all."""
     if account.envelope is None:
         return Reason.NoEnvelope
     if not account.envelope.opens_by(now):
         return Reason.WindowClosed
-    return Reason.IntegralCapExceeded if account.exhausted(now) else None
+    return Reason.IntegralCapExceeded if hours and account.exhausted(now) else None
 
 
 def _shares(state: State, account: Account) -> list[Share]:

@@ -10,7 +10,7 @@ from fairlease.engine.place.plan import Planner
 from fairlease.engine.preempt.lottery import LotteryPools
 from fairlease.engine.preempt.resolve import resolve
 from fairlease.engine.preempt.selection import lacking
-from fairlease.engine.reserve.due_date import due_date, noticed
+from fairlease.engine.reserve.release_times import due_date, noticed
 from fairlease.ledger.state.runs import footprint_of
 from fairlease.model.record import short
 from fairlease.model.reservation import Scope
@@ -19,7 +19,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from fairlease.engine.context import Engine
     from fairlease.engine.preempt.resolve import Resolution
-    from fairlease.engine.reserve.release_times import Change
+    from fairlease.ledger.state.events import AnyEvent
     from fairlease.ledger.state.runs import Footprint, Hold, RunState
 
 LOOKED_INTO = 8
@@ -46,7 +46,7 @@ class Remedies:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._pools: dict[tuple[Change, ...], LotteryPools] = {}
+        self._pools: dict[tuple[AnyEvent, ...], LotteryPools] = {}
         self._counts: dict[tuple[str, Footprint, int], int] = {}
         self._looks = Counter[str]()
 
@@ -72,7 +72,7 @@ class Remedies:
         engine, flavor = self._engine, run.spec.resources.gpu_type
         if self._looks[flavor] >= LOOKED_INTO or run.hold is None or not noticed(run, run.hold.earliest_start):
             return None
-        with due_date(engine, run) as day:
+        with due_date(engine.state, run, engine.now) as day:
             if day is None or Planner(engine.state, engine.family, run, day.at).starts():
                 return None
             self._looks[flavor] += 1

@@ -17,7 +17,7 @@ from fairlease.engine.place.plan import Planner
 from fairlease.engine.preempt import lottery
 from fairlease.engine.preempt.lottery import LotteryPools
 from fairlease.engine.preempt.resolve import Resolver
-from fairlease.engine.reserve.due_date import due_date
+from fairlease.engine.reserve.release_times import due_date
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fairlease.engine.context import Engine
     from fairlease.engine.preempt.lottery import LotteryPool
     from fairlease.engine.preempt.victims import Victim
-    from fairlease.engine.reserve.due_date import Day
+    from fairlease.engine.reserve.release_times import Day
     from fairlease.ledger.state.runs import RunState
     from fairlease.model.record import Key
     from fairlease.model.reservation import Token
@@ -80,7 +80,7 @@ class Odds(NamedTuple):
 
 def odds(engine: Engine, claim: RunState, effort: int = EFFORT_MAX) -> Odds | None:
     """The odds as of the date of the claim's reservation; None where nobody would be cut, or it would not help."""
-    with due_date(engine, claim) as day:
+    with due_date(engine.state, claim, engine.now) as day:
         return None if day is None else _on(engine, claim, day, effort)
 
 

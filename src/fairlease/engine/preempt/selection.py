@@ -15,6 +15,7 @@ from fairlease.engine.preempt.victims import (
     Victim,
     of_groups,
     of_unclaimed,
+    owing_groups,
     spares,
     unclaimed,
     whole,
@@ -259,6 +260,6 @@ class Selection:
         ends = any(victim.whole for victim in same)
         if ends:
             owing = same[0].reason is Reason.ReclaimOverdrawn
-            groups = {unit[3] for unit in run.overdrawn} if owing else set(left.widths)
+            groups = owing_groups(run) if owing else set(left.widths)
         asked = [group for group in left.order if group in groups]
         return Shrinking.of(run, left, asked, [*asked, *(each for each in left.order if ends and each not in groups)])

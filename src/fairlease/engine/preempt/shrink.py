@@ -99,15 +99,17 @@ def steps(run: RunState, helps: Helps, gone: frozenset[int] = frozenset()) -> li
     return left.steps(left.widths)
 
 
-def shed(run: RunState, group: int, gone: frozenset[int] = frozenset()) -> frozenset[int] | None:
+def shed(
+    run: RunState, group: int, owing: Collection[int], gone: frozenset[int] = frozenset()
+) -> frozenset[int] | None:
     """The groups that go so that `group` goes, when `gone` went before; None where a rigid run, or too little, would be left.
 
-    Where one group is no multiple of the step, others follow it until the width is on the grid: first what is overdrawn
+    Where one group is no multiple of the step, others follow it until the width is on the grid: first those that are `owing`
     too, then the highest index. Each answer is whole steps, so any selection of several answers ends on the grid.
     """
     if run.spec.malleable is None:
         return None
-    left, owing = Sheddable.of(run, lambda _: False, gone), {unit[3] for unit in run.overdrawn}
+    left = Sheddable.of(run, lambda _: False, gone)
     order = sorted(left.widths, key=lambda index: (index not in owing, -index))
     return left.next(order, left.most, frozenset({group}))
 

@@ -85,8 +85,13 @@ def unclaimed(state: State, fit: FitCount) -> list[RunState]:
     return [run for run in found if run.spec.resources.gpu_type == fit.pool.flavor]
 
 
-def of_unclaimed(run: RunState, helps: Helps) -> list[Victim]:
-    """What goes of such a run: a rigid one whole.
+def owing_groups(run: RunState) -> set[int]:
+    """The groups of a run that are overdrawn."""
+    return {unit[3] for unit in run.overdrawn}
+
+
+def of_unclaimed(run: RunState, helps: Helps, owing: set[int] | None = None) -> list[Victim]:
+    """What goes of such a run, where these groups are `owing` (those that are overdrawn now): a rigid one whole.
 
     An elastic one goes by groups, and whole where that is not enough (opportunistic), or where it cannot do without all of
     those that are overdrawn, the highest first. Groups that do not help go only with the whole, or to fill a step up.
@@ -99,16 +104,24 @@ def of_unclaimed(run: RunState, helps: Helps) -> list[Victim]:
     helpful = {lease.group for lease in run.leases.values() if helps(lease)}
     found: list[Victim] = []
     gone: frozenset[int] = frozenset()
-    for group in sorted({unit[3] for unit in run.overdrawn}, key=lambda group: (group not in helpful, -group)):
+    owing = owing_groups(run) if owing is None else owing
+    for group in sorted(owing, key=lambda group: (group not in helpful, -group)):
         if group in gone:
             continue
-        going = shed(run, group, gone)
+        going = shed(run, group, owing, gone)
         if going is None:
             return [*found, whole(run, reason)]
         gone |= going
         if group in helpful:
             found.append(of_groups(run, going, reason))
     return found
+
+
+def drained(run: RunState, group: int) -> Victim:
+    """What goes when the grace of an overdrawn group is over: a rigid run whole, of an elastic one the group if it can."""
+    going = shed(run, group, owing_groups(run))
+    reason = Reason.BudgetExhausted
+    return whole(run, reason) if going is None else of_groups(run, going, reason)
 
 
 def spares(funded: Iterable[RunState]) -> Iterator[Victim]:

@@ -26,7 +26,7 @@ from fairlease.engine.reserve.availability import (
     lien_of,
     takes,
 )
-from fairlease.engine.reserve.due_date import too_late
+from fairlease.engine.reserve.release_times import too_late
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import DAY, MINUTE, format_duration, format_instant
 from fairlease.model.record import short

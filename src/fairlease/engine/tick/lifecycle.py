@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlease.engine import command as cmd
 from fairlease.engine.preempt.drain import free_by_hand
-from fairlease.engine.preempt.shrink import group_widths, nearest_widths, release, shed
+from fairlease.engine.preempt.shrink import group_widths, nearest_widths, release
+from fairlease.engine.preempt.victims import drained
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import reservation
 from fairlease.ledger.state import events as ev
@@ -223,13 +224,10 @@ def drain(engine: Engine, unit: Unit) -> None:
     """Overdrawn work under Drain whose grace is over: a rigid run goes whole, an elastic one loses the group if it can."""
     run = engine.state.runs[Key(unit[0])]
     reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
-    going = shed(run, unit[3])
-    if going is not None:
-        names = tuple(lease.name for lease in run.held if lease.group in going)
-        engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=reason))
-        return
-    engine.emit(ev.LeasesClosed(run=run.key, reason=reason))
-    preempt(engine, run, reason, message)
+    victim = drained(run, unit[3])
+    engine.emit(ev.LeasesClosed(run=run.key, names=() if victim.whole else victim.names, reason=reason))
+    if victim.whole:
+        preempt(engine, run, reason, message)
 
 
 def cut(engine: Engine, resolution: Resolution) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fairlease.engine.forecast import forecast
 from fairlease.engine.forecast.calibration import Calibration, calibrate
 from fairlease.engine.preempt.odds import odds
-from fairlease.engine.reserve.due_date import cuts_on
+from fairlease.engine.reserve.release_times import cuts_on
 from fairlease.model.amount import format_instant
 from fairlease.model.record import short
 from fairlease.model.run import Phase

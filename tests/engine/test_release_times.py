@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.engine.build import HOUR, MINUTE, T0, World, budget, envelope, node, run
 from tests.engine.test_due_date import odds_of
 
-from fairlease.engine.reserve.release_times import EVER, NEVER, ReleaseTimes, let_pass
+from fairlease.engine.reserve.release_times import EVER, NEVER, ReleaseTimes, play
 from fairlease.ledger.state.events import OutcomeRecorded
 from fairlease.ledger.store import snapshot
 from fairlease.model.budget import OnExhaustion
@@ -21,6 +21,7 @@ def all_kinds() -> World:
         budget("drained", envelope(end=T0 + 20 * MINUTE, on_exhaustion=drain)),
         budget("both", envelope("brief", 4, end=T0 + 30 * MINUTE), envelope("long", 4)),
         budget("elastic", envelope("brief", 4, end=T0 + 30 * MINUTE), envelope("long", 4)),
+        budget("spared", envelope("a", 4), envelope("brief", 4, end=T0 + 40 * MINUTE)),
         budget("safe", envelope(max_gpu_hours=HOUR)),
     )
     world.submit("limited", run("safe", 4, 4, max_duration=10 * MINUTE))
@@ -28,6 +29,7 @@ def all_kinds() -> World:
     world.submit("drained", run("drained", 8, 8, checkpoint=5 * MINUTE))
     world.submit("both", run("both", 8, 4))
     world.submit("elastic", run("elastic", 8, 4, elastic=(4, 8, 4)))
+    world.submit("spared", run("spared", 4, 4, group_gpus=4, spares=4))
     world.submit("safe", run("safe", 1, 1))
     world.submit("rider", run("held", 4, 4, opportunistic=True))
     return world
@@ -38,7 +40,7 @@ def test_a_lease_goes_at_its_deadline_when_its_window_closes_with_its_rigid_run_
     certain = ReleaseTimes(world.scheduler.state)
     found = {
         name: sorted(certain.free_from(lease) for lease in world.run(name).leases.values())
-        for name in ("limited", "held", "drained", "both", "elastic", "safe", "rider")
+        for name in ("limited", "held", "drained", "both", "elastic", "spared", "safe", "rider")
     }
     assert found == {
         "limited": [T0 + 10 * MINUTE],
@@ -46,6 +48,7 @@ def test_a_lease_goes_at_its_deadline_when_its_window_closes_with_its_rigid_run_
         "drained": [T0 + 20 * MINUTE],
         "both": [T0 + 30 * MINUTE] * 2,
         "elastic": [T0 + 30 * MINUTE, NEVER],
+        "spared": [T0 + 40 * MINUTE] * 2,  # Its spare's money ends then, and a rigid run goes whole.
         "safe": [NEVER],  # Its hours would run out; but who else spends them is not certain.
         "rider": [EVER],
     }
@@ -59,7 +62,7 @@ def test_what_is_played_until_a_day_is_what_is_told_of_each_lease() -> None:
         when = T0 + minutes * MINUTE
         told = {(lease.run, lease.name) for lease in leases if ReleaseTimes(state).free_from(lease) <= when}
         trial = state.trial()
-        let_pass(state, when)
+        play(state, when)
         left = ReleaseTimes(state)
         open_then = {(lease.run, lease.name): lease for each in state.running() for lease in each.leases.values()}
         played = {
@@ -122,7 +125,7 @@ def test_a_window_that_moved_on_covers_again_when_it_opens_until_it_closes() -> 
     found = []
     for minutes in (3, 7, 12):
         trial = state.trial()
-        let_pass(state, T0 + minutes * MINUTE)
+        play(state, T0 + minutes * MINUTE)
         found.append(world.overdrawn())
         trial.undo()
     assert found == [{"work"}, set(), {"work"}]
