@@ -88,6 +88,7 @@ class Reason(enum.Enum):
     BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"
 
     # How a run is, when nothing is wrong.
+    Starting = "Starting", 303, True, "wait for its pods to run"
     Covered = "Covered", 300, False, "nothing to change"
     Bound = "Bound", 301, False, "nothing to change"
     Submitted = "Submitted", 302, True, "wait for the first decision"
@@ -109,6 +110,7 @@ class Reason(enum.Enum):
     Canceled = "Canceled", 420, False, "submit it again under another name"
     TimeLimit = "TimeLimit", 421, False, "raise runtime.maxDuration"
     LatestStartPassed = "LatestStartPassed", 422, False, "submit it again with a later runtime.latestStart"
+    NotScheduled = "NotScheduled", 424, True, "mend what keeps its pods from starting; it is tried again after a pause"
     UpstreamFailed = "UpstreamFailed", 423, False, "mend the run it follows and submit both again"
 
     # Budgets and nodes.
@@ -123,7 +125,12 @@ class Reason(enum.Enum):
     NodeFailed = "NodeFailed", 514, True, "wait for the node to return"
 
     # Answers to requests.
-    AlreadyExists = "AlreadyExists", 600, False, "choose another name: one is taken until nameRetention (30d) after its run ended"
+    AlreadyExists = (
+        "AlreadyExists",
+        600,
+        False,
+        "choose another name: one is taken until nameRetention (30d) after its run ended",
+    )
     NotFound = "NotFound", 601, False, "look at the list for the right name"
     Terminal = "Terminal", 602, False, "nothing to do: it has ended"
     Forbidden = "Forbidden", 603, False, "ask an administrator to bind you to this owner"

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ class Machine:
 
     def ask(self, *args: str, code: int = 0) -> Any:  # noqa: ANN401 - whatever JSON holds
         return json.loads(self.do(*args, "-o", "json", code=code))
+
+    def runs(self, name: str) -> None:
+        """Wait until the processes of a run were seen to run."""
+        end = time.monotonic() + 30
+        while self.ask("show", name)["status"]["phase"] != "Running":
+            assert time.monotonic() < end, f"{name} never runs"
+            time.sleep(0.05)
 
     def submit(self, name: str, gpus: int, script: str) -> str:
         return self.do("submit", "-f", "-", stdin=RUN.format(name=name, gpus=gpus, script=script))

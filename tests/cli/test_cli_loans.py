@@ -79,7 +79,7 @@ def test_a_sponsor_that_is_added_starts_what_waits(machine: Machine) -> None:
     assert phase(machine, "train") == "Pending"
     told = machine.do("sponsors", "add", "train", "lab", "--max", "2")
     assert told == "run/train borrows from nobody, lab, 2 GPUs at most\n"
-    assert phase(machine, "train") == "Running"
+    machine.runs("train")
     assert machine.do("sponsors", "add", "train", "lab").endswith("(unchanged)\n")
     rows = {line.split()[0]: line.split() for line in machine.do("sponsors", "list", "train").splitlines()}
     assert rows["lab"][1] == "2"
@@ -134,7 +134,8 @@ def test_both_sides_see_a_loan_and_the_lender_can_end_it(machine: Machine) -> No
     assert "budget/lab lends nothing more from main" in stopped
     assert "kept: nothing more is lent" in stopped
     assert "ACLDenied" in submit(machine, "late", 1, owner="org:c", more=funding)
-    assert phase(machine, "long") == phase(machine, "more") == "Running"
+    machine.runs("long")
+    machine.runs("more")
 
     assert "6 GPUs overdrawn" in machine.do("budgets", "stop-lending", "lab", "main", "--recall")
     spec = machine.ask("budgets", "list")["budgets"][0]["spec"]

@@ -25,7 +25,7 @@ def machine() -> Iterator[Machine]:
         try:
             user.do("budgets", "apply", "-f", "-", stdin=BUDGET)
             user.submit("train", 2, "echo begun; exec sleep 600")
-            wait_for(lambda: len(workers(user)) == 2)
+            user.runs("train")
             yield user
         finally:
             user.popen("down", "--end").communicate(timeout=60)
@@ -71,7 +71,7 @@ def test_a_ledger_that_was_moved_away_is_not_begun_anew(machine: Machine) -> Non
     assert not (machine.home / "ledger.db").exists()
     (machine.home / "elsewhere.db").rename(machine.home / "ledger.db")
     machine.do(*UP)
-    assert machine.ask("show", "train")["status"]["phase"] == "Running"
+    machine.runs("train")
     assert workers(machine) == before
 
 

@@ -36,7 +36,10 @@ def machine() -> Iterator[Machine]:
 
 
 def test_a_first_day_from_budget_to_audit(machine: Machine) -> None:
-    assert machine.submit("train", 4, "echo hello from $RANK; sleep 60").startswith("run/train submitted, Running")
+    assert machine.submit("train", 4, "echo hello from $RANK; sleep 60").startswith(
+        "run/train submitted, Pending: Starting: starting: 0 of 4 pods"
+    )
+    machine.runs("train")
     assert "run/large submitted, Pending: ConcurrencyCapExceeded" in machine.submit("large", 8, "true")
     rows = {line.split()[0]: line.split() for line in machine.do("list").splitlines()}
     assert rows["train"][1:4] == ["org:team-a", "Running", "4"]
@@ -134,7 +137,7 @@ def test_submit_waits_for_the_end_of_all(machine: Machine) -> None:
 def test_a_watch_tells_a_run_from_start_to_end(machine: Machine) -> None:
     machine.submit("watched", 1, "sleep 1.5")
     told = machine.do("watch", "watched", "--until-done", "-o", "json").splitlines()
-    assert [json.loads(line)["status"]["phase"] for line in told] == ["Running", "Completed"]
+    assert [json.loads(line)["status"]["phase"] for line in told][-2:] == ["Running", "Completed"]
 
 
 def test_logs_are_followed_to_the_end(machine: Machine) -> None:
@@ -150,7 +153,7 @@ def test_an_interrupted_run_goes_on(machine: Machine) -> None:
     _, err = done.communicate(timeout=20)
     assert done.returncode == 130
     assert "fairlease cancel goes-on" in err
-    assert machine.ask("show", "goes-on")["status"]["phase"] == "Running"
+    machine.runs("goes-on")
     machine.do("cancel", "goes-on")
 
 

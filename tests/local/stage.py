@@ -62,6 +62,11 @@ def budget_object(name: str, owner: str = OWNER, concurrency: int = 64, **envelo
     return {"apiVersion": API_VERSION, "kind": "Budget", "metadata": {"name": name}, "spec": spec}
 
 
+def placed(status: dict[str, Any]) -> bool:
+    """Whether a run has its GPUs, be it that its processes still start."""
+    return any(each["type"] == "Placed" and each["status"] == "True" for each in status["conditions"])
+
+
 def until(true: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
     """What a question gives once it gives something; fails after a while."""
     end = time.monotonic() + patience_s
@@ -118,6 +123,10 @@ class Stage:
 
     def phase(self, run: str) -> str:
         return str(self.call("show", run=run)["status"]["phase"])
+
+    def runs(self, run: str) -> None:
+        """Wait until its processes were seen to run."""
+        until(lambda: self.phase(run) == "Running")
 
     def ends(self, run: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """The status of a run once it is over."""

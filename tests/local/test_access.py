@@ -111,6 +111,7 @@ def test_nobody_spends_cancels_or_reads_what_is_anothers(stage: Stage) -> None:
     assert as_user(BOB, lambda: stage.call("cancel", runs=["secret"]))["reason"] == "Forbidden"
     assert as_user(BOB, lambda: stage.call("logs", run="secret"))["reason"] == "Forbidden"
     assert as_user(BOB, lambda: stage.call("logs.read", run="secret", attempt=1, rank=0))["reason"] == "Forbidden"
+    stage.runs("secret")
     shown = as_user(BOB, lambda: stage.call("show", run="secret"))["result"]
     assert shown["status"]["phase"] == "Running"
     assert not {"command", "env", "workdir"} & set(shown["spec"])
@@ -138,7 +139,7 @@ def test_whom_a_run_borrows_from_is_for_its_owners_side_to_say(stage: Stage) -> 
     assert as_user(ALICE, lambda: stage.call("budgets.stop-lending", budget="lab"))["reason"] == "Forbidden"
     added = as_user(ALICE, lambda: stage.call("sponsors.add", run="mine", owner="lab"))["result"]
     assert added["sponsorNames"] == ["lab"]
-    assert stage.phase("mine") == "Running"
+    stage.runs("mine")
     assert as_user(BOB, lambda: stage.call("sponsors.remove", run="mine", owner="lab"))["reason"] == "Forbidden"
     lent = as_user(BOB, lambda: stage.call("budgets.lent", budget="lab"))["result"]["budgets"][0]
     assert lent["envelopes"][0]["loans"][0]["gpus"] == 4, "loans are for everybody to see"

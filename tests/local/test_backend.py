@@ -37,7 +37,7 @@ def test_a_node_that_is_configured_away_takes_its_work_along(tmp_path: Path) -> 
         config.write_text(TWO_NODES.replace(", {name: b, gpus: 4}", ""))
         stage.start()
         assert stage.ends("second")["reason"] == "NodeFailure"
-        assert stage.phase("first") == "Running"
+        stage.runs("first")
         until(lambda: len(stage.supervisors()) == 1)
         assert [node["name"] for node in stage.call("nodes")["nodes"]] == ["a"]
         stage.audited()
@@ -101,7 +101,7 @@ def test_a_run_that_cannot_start_in_time_fails_by_the_clock(tmp_path: Path) -> N
         late = run_object("late", 8, "true", runtime={"latestStart": soon})
         stage.call("submit", objects=[run_object("blocks", 8, "sleep 60"), late])
         assert stage.ends("late")["reason"] == "LatestStartPassed"
-        assert stage.phase("blocks") == "Running"
+        stage.runs("blocks")
 
 
 def test_stopping_with_all_work_leaves_an_empty_machine(tmp_path: Path) -> None:

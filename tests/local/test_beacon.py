@@ -14,7 +14,7 @@ import structlog
 from structlog.testing import capture_logs
 from tests.engine.build import HOUR, World, budget, envelope, node, run
 from tests.local.mailbox import SLEEP, free_port, metric, told
-from tests.local.stage import Stage, run_object, until
+from tests.local.stage import Stage, run_object
 
 from fairlease.engine.preempt.lottery import seed_of
 from fairlease.ledger.state import events as ev
@@ -30,7 +30,7 @@ def drawn(stage: Stage) -> OutcomeSpec:
     """The outcome of the draw that lets a run start in the place of another."""
     stage.call("submit", objects=[run_object("old", 8, SLEEP)])
     stage.call("submit", objects=[run_object("big", 8, "sleep 30")])
-    until(lambda: stage.phase("big") == "Running")
+    stage.runs("big")
     return outcome_of(stage)
 
 
@@ -100,7 +100,7 @@ def test_a_draw_that_fell_due_while_no_daemon_lived_has_its_beacon_too(tmp_path:
         stage.kill()
         time.sleep(2.5)
         stage.start()
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         assert_seeded(outcome_of(stage), "round-4712")
 
 

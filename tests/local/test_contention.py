@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.local.stage import OWNER, Stage, budget_object, daemon, run_object, until
+from tests.local.stage import OWNER, Stage, budget_object, daemon, placed, run_object, until
 
 from fairlease.local.socket.protocol import CallFailed
 
@@ -42,12 +42,12 @@ def patient(tmp_path: Path) -> Iterator[Stage]:
 
 def submit(stage: Stage, name: str, gpus: int, **spec: Any) -> str:  # noqa: ANN401 - any field of a run
     answer = stage.call("submit", objects=[run_object(name, gpus, "sleep 60", **spec)])
-    return str(answer["runs"][0]["status"]["phase"])
+    return "Placed" if placed(answer["runs"][0]["status"]) else "Waits"
 
 
 def test_a_run_that_waits_has_a_date_and_is_served_when_it_comes(stage: Stage, tmp_path: Path) -> None:
-    assert [submit(stage, name, 4) for name in ("one", "two")] == ["Running", "Running"]
-    assert submit(stage, "claim", 4, owner="org:other") == "Pending"
+    assert [submit(stage, name, 4) for name in ("one", "two")] == ["Placed", "Placed"]
+    assert submit(stage, "claim", 4, owner="org:other") == "Waits"
     (held,) = stage.call("reservations")["reservations"]
     assert (held["name"], held["status"]["state"], held["status"]["reason"]) == (
         "claim-reservation",
@@ -57,7 +57,7 @@ def test_a_run_that_waits_has_a_date_and_is_served_when_it_comes(stage: Stage, t
     assert held["spec"]["intendedSlice"]["nodes"] == ["n0"]
     assert stage.call("status")["reservations"]["Pending"] == 1
 
-    until(lambda: stage.phase("claim") == "Running")
+    stage.runs("claim")
     assert stage.call("reservations")["reservations"] == []
     (over,) = stage.call("reservations", all=True)["reservations"]
     assert stage.call("reservations", run="claim", all=True)["reservations"] == [over]
@@ -93,7 +93,7 @@ def test_a_dry_run_of_a_resolution_writes_nothing_and_the_real_one_does_what_it_
     head = patient.call("status")["head"]
     would = patient.call("resolve", **asked, dryRun=True)
     assert patient.call("status")["head"] == head
-    assert patient.phase("idler") == "Running"
+    patient.runs("idler")
     done = patient.call("resolve", **asked, reason="new fans")
     assert done["cuts"] == would["cuts"]
     assert [(cut["run"], cut["reason"], cut["then"]) for cut in done["cuts"]] == [
@@ -174,7 +174,7 @@ def test_what_cannot_be_freed_is_refused_and_nobody_is_touched(
     with pytest.raises(CallFailed) as caught:
         patient.call("resolve", **asked)
     assert caught.value.error.reason == reason
-    assert patient.phase("rigid") == "Running"
+    patient.runs("rigid")
 
 
 def test_a_group_that_holds_no_whole_pods_is_told_as_such(patient: Stage) -> None:
@@ -216,7 +216,7 @@ def test_a_plan_names_the_date_and_changes_that_start_when_they_are_made(patient
     shorter = next(each for each in patient.call("plan", object=late)["changes"] if each["change"] == "Shorter")
     late["spec"]["runtime"] = {"maxDuration": shorter["to"]}
     late["metadata"]["name"] = "late-but-short"
-    assert patient.call("submit", objects=[late])["runs"][0]["status"]["phase"] == "Running"
+    assert placed(patient.call("submit", objects=[late])["runs"][0]["status"])
 
 
 def test_a_run_that_could_never_fit_is_told_what_would(patient: Stage) -> None:

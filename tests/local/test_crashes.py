@@ -99,7 +99,7 @@ def test_a_ledger_that_cannot_be_written_refuses_requests_and_loses_nothing(tmp_
         assert stage.process is not None
         go = tmp_path / "go"
         stage.call("submit", objects=[run_object("works", 4, f"until [ -e {go} ]; do sleep 0.02; done")])
-        until(stage.supervisors)
+        stage.runs("works")
         head = stage.call("status")["head"]
         _, hard = resource.prlimit(stage.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
         with pytest.raises(CallFailed) as refused:
@@ -129,6 +129,6 @@ def test_a_snapshot_of_another_version_is_passed_over(tmp_path: Path) -> None:
             db.execute("UPDATE snapshot SET body = ?, digest = ?", (other, hashlib.sha256(other).digest()))
             db.commit()
         stage.start()
-        assert stage.phase("old") == "Running"
+        stage.runs("old")
         assert stage.call("status")["head"]["seq"] >= head["seq"]
         stage.audited()

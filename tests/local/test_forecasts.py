@@ -87,6 +87,7 @@ def test_a_run_that_its_money_no_longer_covers_is_told_so_and_when_that_began(st
     stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=4, **drained)])
     spec = {"owner": "org:t", "gpusPerPod": 1, "runtime": {"checkpoint": "1h"}}
     stage.call("submit", objects=[run_object("train", 4, "sleep 60", **spec)])
+    stage.runs("train")
     stage.call("budgets.apply", objects=[budget_object("t", "org:t", concurrency=2, **drained)])
     told = stage.call("explain", run="train")
     assert (told["verdict"], told["status"]["phase"]) == ("Overdrawn", "Running")

@@ -152,6 +152,7 @@ def test_a_run_that_started_is_explained_as_of_its_start(stage: Stage) -> None:
 
 def test_no_question_changes_the_ledger(stage: Stage) -> None:
     stage.call("submit", objects=[run_object("first", 8, "sleep 60"), run_object("second", 8, "sleep 60")])
+    stage.runs("first")
     until(lambda: stage.call("reservations")["reservations"][0]["status"].get("forecast"))  # it is made once, by itself
     before = stage.call("status")["head"]
     wish = run_object("wish", 8, "true")

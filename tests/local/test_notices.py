@@ -37,7 +37,7 @@ def test_a_webhook_is_told_each_step_of_a_cut_once(tmp_path: Path, mailbox: Mail
     with told(tmp_path, config, notice="6s", metrics_port=port) as stage:
         stage.call("submit", objects=[FOREVER])
         stage.call("submit", objects=[run_object("big", 8, "sleep 30")])
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         until(lambda: mailbox.kinds()["RunStarted"])
         time.sleep(1)
         expected = {"DeficitForecast": 1, "CutComing": 2, "ReservationActive": 1, "RunCut": 1, "RunStarted": 1}
@@ -132,7 +132,7 @@ def test_what_a_killed_daemon_did_not_deliver_the_next_one_does_once(tmp_path: P
     port = free_port()
     with told(tmp_path, f"notify: {{webhook: 'http://127.0.0.1:{port}/'}}\n") as stage:
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "sleep 30")])
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         stage.kill()  # decided, and nobody could be told
         box = Mailbox(port)
         try:
@@ -155,7 +155,7 @@ def test_a_daemon_killed_between_decision_and_outbox_loses_no_notice(tmp_path: P
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "sleep 30")])
         blocker = sqlite3.connect(stage.home / "notices.db", isolation_level=None)
         blocker.execute("BEGIN EXCLUSIVE")  # so that the daemon can decide, and cannot write down whom to tell
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         stage.kill()
         blocker.close()
         assert mailbox.got == []
@@ -169,7 +169,7 @@ def test_an_outbox_that_cannot_be_written_for_a_while_is_made_up_for(tmp_path: P
         stage.call("submit", objects=[FOREVER, run_object("big", 8, "sleep 30")])
         blocker = sqlite3.connect(stage.home / "notices.db", isolation_level=None)
         blocker.execute("BEGIN EXCLUSIVE")
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         blocker.execute("ROLLBACK")
         blocker.close()
         until(lambda: mailbox.kinds() == {"RunStarted": 1})
@@ -183,7 +183,7 @@ def test_a_delay_is_measured_from_the_first_promise_also_by_a_daemon_that_came_l
         assert metric(url, 'reservations{state="Pending"}') == 1
         stage.kill()
         stage.start()
-        until(lambda: stage.phase("big") == "Running")
+        stage.runs("big")
         assert metric(url, "reservation_delay_seconds_count") == 1
         assert metric(url, "reservation_delay_seconds_sum") < 10
 
@@ -262,7 +262,7 @@ def test_a_signal_reaches_only_processes_that_catch_it(tmp_path: Path) -> None:
         until(lambda: stage.output("careful") and stage.output("plain"))
         stage.call("submit", objects=[run_object("big", 8, "true")])
         until(saved.exists)
-        assert stage.phase("plain") == "Running", "it has no handler: the signal would have been its end"
+        stage.runs("plain")  # it has no handler: the signal would have been its end
         states = {
             each["run"]: each["state"]
             for notice in stage.call("notices")["notices"]

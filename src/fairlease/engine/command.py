@@ -76,6 +76,22 @@ class WorkEnded(Command, frozen=True):
     retry_after: int = 0
 
 
+class WorkStarted(Command, frozen=True):
+    """All pods of an attempt were observed to run."""
+
+    run: Key
+    attempt: int
+
+
+class StartFailed(Command, frozen=True):
+    """Pods of an attempt could not be started in time, and why. `retry_after`: ms before the next attempt."""
+
+    run: Key
+    attempt: int
+    message: str
+    retry_after: int = 0
+
+
 class PodFailed(Command, frozen=True):
     """One pod of an attempt failed by itself (not with its node). `retry_after`: ms before the next attempt."""
 
@@ -134,6 +150,8 @@ AnyCommand = (
     | RemoveBudget
     | Submit
     | Cancel
+    | WorkStarted
+    | StartFailed
     | WorkEnded
     | PodFailed
     | Resize

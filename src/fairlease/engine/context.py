@@ -57,6 +57,7 @@ class Engine:
     `beacon` is a public value that nobody here could know beforehand, where a backend has one: it enters every draw. An engine that
     `rehearses` plays what will come, inside a trial that is always undone, and omits what only matters where it counts.
     `subject` is the run that is being handled: a fault is that run's, and the tick is tried again with it in `faults`.
+    `observes_starts`: its backend reports when pods run.
     """
 
     def __init__(self, state: State, steps: Callable[[Engine, tuple[AnyCommand, ...]], Decision]) -> None:
@@ -65,6 +66,7 @@ class Engine:
         self.events: list[ev.AnyEvent] = []
         self.beacon = ""
         self.rehearses = False
+        self.observes_starts = False
         self.horizon = AvailabilityCache()
         self.subject: Key | None = None
         self.requested = False

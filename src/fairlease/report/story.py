@@ -23,6 +23,7 @@ _CLOSED = {
     Reason.NodeFailure: ": the node failed",
     Reason.Swap: ": spares take over",
     Reason.Shrink: ": whole groups are given up",
+    Reason.NotScheduled: ": its pods did not start",
     Reason.ReclaimedBySpare: ": the spare it borrowed is needed",
 }
 
@@ -167,6 +168,10 @@ class Storyteller:
             wider = " more" if event.reason is Reason.Grow else ""
             told = f"attempt {event.attempt}: {gpus} GPUs{wider} on {where}{borrowed}"
         self._say(_run(event.run), event.reason, f"{told}; paid {paid}; plan {event.plan[:8]}")
+
+    @_tell.register
+    def _(self, event: ev.RunStarted) -> None:
+        self._say(_run(event.run), "Started", "all its pods run")
 
     @_tell.register
     def _(self, event: ev.LeasesClosed) -> None:

@@ -43,7 +43,7 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None, messag
     message = run.message if message is None else message
     rates = {name: meter.rate for name, meter in run.meters.items()}
     sponsors = {owner: meter.rate for owner, meter in run.sponsors.items()}
-    view: View = {"phase": run.phase.value, "attempt": run.attempt}
+    view: View = {"phase": (Phase.PENDING if run.starting else run.phase).value, "attempt": run.attempt}
     if message:
         view["message"] = message
     view |= {
@@ -64,6 +64,11 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None, messag
     if run.deadline is not None:
         view["deadline"] = format_instant(run.deadline)
     return view
+
+
+def starting_words(up: int, pods: int, problem: str = "") -> str:
+    """How far a run is that has its GPUs, and whose pods are not all seen to run yet."""
+    return f"starting: {up} of {pods} pods" + (f": {problem}" if problem else "")
 
 
 def ended_status(spec: RunSpec, submitted_at: int, ending: Ending) -> View:
@@ -104,7 +109,7 @@ def _live_conditions(run: RunState) -> list[Told]:
         return [
             ("Funded", covered, Reason.Covered if covered else Reason.Overdrawn, run.since),
             ("Placed", True, Reason.Bound, started),
-            ("Running", True, Reason.Bound, started),
+            ("Running", not run.starting, Reason.Starting if run.starting else Reason.Bound, started),
             ("Completed", False, Reason.Bound, asked),
             ("Failed", False, Reason.Bound, asked),
         ]

@@ -334,4 +334,6 @@ def pending_by_cause(state: State) -> dict[Reason, int]:
         counts[Reason.Following] = len(following)
     if state.queue.resting:
         counts[Reason.BackOff] = len(state.queue.resting)
+    if starting := sum(run.starting for run in state.runs.values()):
+        counts[Reason.Starting] = starting
     return counts

@@ -233,6 +233,8 @@ def _attend(session: Session, run: Answer) -> None:
 
 def _say(name: str, status: Answer, started: str) -> None:
     phase = status["phase"]
+    if started and reason(status) == "Starting":
+        phase = "Running"  # it has its GPUs, and what it writes is followed
     told = {"Running": started, "Pending": f"waits: {reason(status)}", "Failed": f"failed: {reason(status)}"}
     detail = status.get("message", "") if phase != "Running" else ""
     parts = (f"run/{name} {told.get(phase, phase.lower())}", date_of(status), detail)

@@ -37,6 +37,7 @@ def _draw(session: Session, answer: Answer) -> None:
         "Metrics": answer.get("metrics") or answer.get("metricsProblem"),
         "GPUs": f"{answer['freeGPUs']} of {answer['gpus']} free, on {nodes}",
         "Runs": runs,
+        "Pods": f"do not start: {answer['startProblem']}" if answer.get("startProblem") else "",
         "Notices": _notices(answer.get("notifications") or {}),
         "Reserved": _reserved(answer.get("reservations") or {}),
         "Ledger": "; ".join(filter(None, (ledger, answer.get("ledgerProblem")))),

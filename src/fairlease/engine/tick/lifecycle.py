@@ -132,6 +132,25 @@ def gone(engine: Engine, run: Key) -> Refusal:
 # --- reports ---------------------------------------------------------------------------------------------------------------
 
 
+def _work_started(engine: Engine, command: cmd.WorkStarted) -> Refusal | None:
+    run = _running(engine, command.run, command.attempt)
+    if run is None:
+        return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
+    if run.starting:
+        engine.emit(ev.RunStarted(run=run.key))
+    return None
+
+
+def _start_failed(engine: Engine, command: cmd.StartFailed) -> Refusal | None:
+    """Its pods do not start where they were placed: neither its own failure nor a preemption, so it asks again in any case."""
+    run = _running(engine, command.run, command.attempt)
+    if run is None:
+        return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
+    engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.NotScheduled))
+    _ask_again(engine, run, Reason.NotScheduled, command.message, command.retry_after)
+    return None
+
+
 def _work_ended(engine: Engine, command: cmd.WorkEnded) -> Refusal | None:
     run = _running(engine, command.run, command.attempt)
     if run is None:
@@ -265,13 +284,19 @@ def _fail_attempt(engine: Engine, run: RunState, message: str, pause: int) -> No
     """Its own work failed: another attempt is asked for while retries are left, after a pause where the backend wants one."""
     engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
     if run.failures < run.spec.runtime.retries:
-        not_before = engine.now + pause if pause else None
-        engine.emit(ev.RunRequeued(run=run.key, reason=Reason.Fail, message=message, not_before=not_before))
-        if not_before is not None:
-            told = f"{message}; attempt {run.attempt} is asked for at {format_instant(not_before)}"
-            engine.emit(ev.RunDeferred(runs=(run.key,), reason=Reason.BackOff, message=told))
+        _ask_again(engine, run, Reason.Fail, message, pause)
     else:
         end_run(engine, run, Reason.Fail, message)
+
+
+def _ask_again(engine: Engine, run: RunState, reason: Reason, message: str, pause: int) -> None:
+    """Another attempt, after a pause where there is to be one: what failed may fail again."""
+    not_before = engine.now + pause if pause else None
+    engine.emit(ev.RunRequeued(run=run.key, reason=reason, message=message, not_before=not_before))
+    if not_before is not None:
+        told = f"{message}; attempt {run.attempt} is asked for at {format_instant(not_before)}"
+        waits = Reason.BackOff if reason is Reason.Fail else reason
+        engine.emit(ev.RunDeferred(runs=(run.key,), reason=waits, message=told))
 
 
 def end_run(engine: Engine, run: RunState, reason: Reason, message: str = "") -> None:
@@ -309,6 +334,8 @@ HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {
     cmd.RemoveBudget: _remove_budget,
     cmd.Submit: _submit,
     cmd.Cancel: _cancel,
+    cmd.WorkStarted: _work_started,
+    cmd.StartFailed: _start_failed,
     cmd.WorkEnded: _work_ended,
     cmd.PodFailed: _pod_failed,
     cmd.Resize: _resize,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from fairlease.engine.place.bind import bind
 from fairlease.engine.place.plan import Planner, widths
 from fairlease.engine.preempt.resolve import resolve
@@ -58,7 +60,7 @@ def _resolve(engine: Engine, run: RunState, width: int) -> Resolution | None:
 
 def _open(engine: Engine, run: RunState, opened: ev.LeasesOpened) -> None:
     reservation.settle(engine, run, ReservationState.RELEASED, Reason.Start)
-    engine.emit(opened)
+    engine.emit(replace(opened, starting=True) if engine.observes_starts else opened)
     for other in reservation.displaced(engine, opened) if engine.state.holds and not engine.rehearses else ():
         reservation.make(
             engine, other, Planner(engine.state, engine.family, other, engine.now), Reason.SliceTaken, f"by {run.key}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlease.model.amount import format_instant
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
-from fairlease.report.views import View, budget_status, ended_status, run_status
+from fairlease.report.views import View, budget_status, ended_status, run_status, starting_words
 
 if TYPE_CHECKING:
     from fairlease.engine.refusal import Refusal
@@ -39,10 +39,10 @@ def live_report(
     pods = sum(1 for lease in run.leases.values() if lease.rank >= 0)
     if run.phase is Phase.RUNNING and on_nodes < pods:
         view["phase"] = Phase.PENDING.value
-        view["message"] = f"{on_nodes} of {pods} pods are on their nodes"
+        view["message"] = starting_words(on_nodes, pods)
         for condition in view["conditions"]:
             if condition["type"] == "Running":
-                condition |= {"status": "False", "reason": Reason.Start.value, "message": view["message"]}
+                condition |= {"status": "False", "reason": Reason.Starting.value, "message": view["message"]}
     if problem:
         view["message"] = f"{view['message']}; {problem}" if view.get("message") else problem
     return _of(view, generation)

@@ -104,7 +104,10 @@ class Cell(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class LeasesOpened(Event, frozen=True, kw_only=True):
-    """Cover and pack became true at once. `plan` is the digest of the plan that was carried out."""
+    """Cover and pack became true at once. `plan` is the digest of the plan that was carried out.
+
+    `starting`: the backend reports when its pods run (`RunStarted`); until then it is placed, and not Running.
+    """
 
     run: Key
     attempt: int
@@ -112,6 +115,13 @@ class LeasesOpened(Event, frozen=True, kw_only=True):
     payers: tuple[Payer, ...]
     cells: tuple[Cell, ...]
     plan: str
+    starting: bool = False
+
+
+class RunStarted(Event, frozen=True, kw_only=True):
+    """All pods of a run that was starting were observed to run."""
+
+    run: Key
 
 
 class LeasesClosed(Event, frozen=True, kw_only=True):
@@ -308,6 +318,7 @@ AnyEvent = (
     | RunSubmitted
     | RunDeferred
     | LeasesOpened
+    | RunStarted
     | LeasesClosed
     | RunRequeued
     | BackoffEnded

@@ -159,14 +159,15 @@ class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 
     `expected` is how long it will run, nine times in ten, as seen when it started. `awaits` are the runs that it follows and that
-    have not completed since it was submitted: a name that is used again later is another run's.
+    have not completed since it was submitted: a name that is used again later is another run's. `starting`: it holds its
+    leases, and not all of its pods were observed to run yet.
     """
 
     __slots__ = (
         "asked_at", "attempt", "awaits", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "faults",
         "first_started_at", "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before",
         "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec",
-        "sponsors", "stalled", "started_at", "steady", "submitted_at", "tally", "width",
+        "sponsors", "stalled", "started_at", "starting", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -186,6 +187,7 @@ class RunState:
         self.tally: dict[str, int] = {}
         self.since = now
         self.started_at: int | None = None
+        self.starting = False
         self.first_started_at: int | None = None
         self.deadline: int | None = None
         self.not_before: int | None = None
@@ -264,8 +266,8 @@ class RunState:
 
 _SCALARS = (
     "awaits", "not_before", "spec", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
-    "tally", "since", "started_at", "first_started_at", "deadline", "number", "width", "changed_at", "steady", "stalled",
-    "spare_gpus", "shape", "hold", "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
+    "tally", "since", "started_at", "starting", "first_started_at", "deadline", "number", "width", "changed_at", "steady",
+    "stalled", "spare_gpus", "shape", "hold", "reservations", "displaced_by", "expected", "foreseen", "foreseen_first",
 )  # fmt: skip
 _scalars: attrgetter[tuple[object, ...]] = attrgetter(*_SCALARS)
 

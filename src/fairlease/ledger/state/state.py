@@ -54,6 +54,7 @@ class State(StateIndexes):
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
             ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
             ev.BackoffEnded: self._backoff_ended, ev.RunQuarantined: self._run_quarantined,
+            ev.RunStarted: self._run_started,
         }  # fmt: skip
 
     def apply(self, at: int, event: ev.AnyEvent) -> None:
@@ -215,6 +216,7 @@ class State(StateIndexes):
         run.phase, run.reason, run.message, run.since = Phase.PENDING, event.reason, event.message, self.at
         run.started_at = run.deadline = run.stalled = None
         run.number -= run.number % NUMBERS_PER_LIFE
+        run.starting = False
         if event.by is not None:
             run.displaced_by = (*run.displaced_by, event.by)
         run.asked_at, run.order = self.at, self.orders
@@ -295,6 +297,7 @@ class State(StateIndexes):
         self.undo.touch(run)
         if run.phase is Phase.PENDING:
             self._begin(run)
+            run.starting = event.starting
         opened, before = leases_of(event, run.spec, self.at, self.serial), run.width
         run.number = event.cells[-1].number + 1
         self._set("serial", self.serial + len(opened))
@@ -304,6 +307,11 @@ class State(StateIndexes):
         for account in self._book(run, opened, sign=1):
             self.retime(account)
         self._resized(run, before, event.reason)
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        run = self.runs[event.run]
+        self.undo.touch(run)
+        run.starting = False
 
     def _leases_closed(self, event: ev.LeasesClosed) -> None:
         run = self.runs[event.run]

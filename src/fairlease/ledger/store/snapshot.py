@@ -99,6 +99,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     deadline: int | None
     not_before: int | None = None
     awaits: tuple[Key, ...] | None = None
+    starting: bool = False
     number: int
     reservations: int
     displaced_by: tuple[Key, ...]
@@ -313,7 +314,7 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
     "tally", "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by",
-    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first", "awaits",
+    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first", "awaits", "starting",
 )  # fmt: skip
 
 

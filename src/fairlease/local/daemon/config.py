@@ -79,6 +79,7 @@ class Machine(Record, frozen=True, kw_only=True):
     grace: Duration = 10 * SECOND
     opportunistic_grace: Duration = 2 * SECOND
     retry_backoff: Duration = 10 * SECOND
+    bind_deadline: Duration = 60 * SECOND
     metrics_port: int | None = None
     home: str | None = None
     notify: Notify = Notify()
@@ -155,6 +156,10 @@ def _port(value: int) -> str | None:
     return None if 0 <= value <= PORT_MAX else f"expected a port up to {PORT_MAX}, or 0 for no metrics"
 
 
+def _a_bind_deadline(value: int) -> str | None:
+    return a_grace(value) if value else "expected more than 0s: processes need some time to start"
+
+
 def _gpu_count(value: int) -> str | None:
     return None if 0 < value <= GPUS_MAX else f"expected 1 to {GPUS_MAX} GPUs"
 
@@ -214,6 +219,7 @@ _MACHINE = Reader(
             "grace": a_grace,
             "opportunistic_grace": a_grace,
             "retry_backoff": a_backoff,
+            "bind_deadline": _a_bind_deadline,
         },
         Notify: {"webhook": web_address, "signal": _a_signal},
         BeaconSource: {"file": a_path},

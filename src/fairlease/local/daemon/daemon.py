@@ -86,6 +86,7 @@ class Daemon:
         self.store = TimedStore(settings.ledger, restored=settings.restored)
         self.scheduler = Scheduler(self.store)
         self.store.check_open(lease for run in self.scheduler.state.runs.values() for lease in run.leases.values())
+        self.scheduler.engine.observes_starts = True
         calm_collector()
         self.hardware = hardware
         self.metrics = Metrics(self.scheduler.state, MACHINE)
@@ -112,8 +113,9 @@ class Daemon:
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         machine = settings.machine
-        patience = Patience(machine.grace, machine.opportunistic_grace, machine.retry_backoff)
+        patience = Patience(machine.grace, machine.opportunistic_grace, machine.retry_backoff, machine.bind_deadline)
         self.processes = Processes(pods, ears, self._wake.set, patience, log)
+        self.past.starting = self.processes.starting
         self.pods = pods
         self.processes.devices = hardware.devices
         self.metrics.remember(self.scheduler)

@@ -42,6 +42,7 @@ AGAIN_MS = 100
 SWEEP_PASSES = 5
 
 _SHIM_ERRORS = "shim.err"
+_MISSING = (FileNotFoundError, NotADirectoryError)
 _FLOCK = struct.Struct("@hhqqi0q")  # struct flock: type, whence, start, length, pid
 
 
@@ -107,6 +108,7 @@ class Loss(enum.Enum):
 
     SUPERVISOR_KILLED = "its supervisor was killed"
     MACHINE_RESTARTED = "the machine was restarted"
+    RECORD_GONE = "its folder is gone, and how it ended with it"
 
 
 class Lost(Record, frozen=True, kw_only=True):
@@ -217,7 +219,7 @@ class Pods:
             return Lost(reason=Loss.SUPERVISOR_KILLED if self._same_boot(pod_id) else Loss.MACHINE_RESTARTED)
         if child is not None:
             return Starting()
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(*_MISSING):
             if said := (folder / _SHIM_ERRORS).read_text(errors="replace").strip():
                 return NotStarted(error=said.splitlines()[-1])
         return NotStarted()
@@ -245,8 +247,10 @@ class Pods:
         seen = self.observe(pod_id)
         if isinstance(seen, Lost) or (isinstance(seen, Exited) and not seen.tidy):
             return AGAIN_MS if self.sweep(pod_id) else None
-        if isinstance(seen, Exited) or not (self._pods / pod_id).exists():
+        if isinstance(seen, Exited):
             return None
+        if not (self._pods / pod_id).exists():  # somebody removed it; what it ran is still to be found
+            return AGAIN_MS if self.sweep(pod_id) else None
         left_ms = self._deadline(pod_id, grace_ms) - time.monotonic_ns() // 1_000_000
         holder = self._holder(pod_id)
         if holder is None:
@@ -357,7 +361,7 @@ class Pods:
         seen = self.observe(pod_id)
         if isinstance(seen, Running | Starting):
             raise ValueError(f"{pod_id} is running: terminate it")  # noqa: TRY004 - not its type is wrong, its moment
-        with contextlib.suppress(FileNotFoundError):  # away in one step: half a directory would tell another story
+        with contextlib.suppress(*_MISSING):  # away in one step: half a directory would tell another story
             (self._pods / pod_id).rename(self._trash / pod_id)
         shutil.rmtree(self._trash / pod_id, ignore_errors=True)
         self._condemned.pop(pod_id, None)
@@ -387,7 +391,7 @@ class Pods:
         try:
             with (self._pods / pod_id / shim.LOCK).open("r+b", buffering=0) as lock:
                 answer = fcntl.fcntl(lock, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        except FileNotFoundError:
+        except _MISSING:
             return None
         kind, _, _, _, pid = _FLOCK.unpack(answer)
         return None if kind == fcntl.F_UNLCK else pid
@@ -403,7 +407,7 @@ class Pods:
 
     def _same_boot(self, pod_id: str) -> bool:
         """Whether the pod began in this boot; True also where a crash left that open."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(*_MISSING):
             return (self._pods / pod_id / shim.STARTED).read_text() in (self._boot, "")
         return True
 
@@ -413,7 +417,7 @@ class Pods:
     def _read(self, pod_id: str, name: str, kind: type[R]) -> R | None:
         try:
             return msgspec.json.decode((self._pods / pod_id / name).read_bytes(), type=kind)
-        except FileNotFoundError:
+        except _MISSING:
             return None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
-from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, WorkEnded
+from fairlease.engine.command import AnyCommand, FailNode, PodFailed, SetNode, StartFailed, WorkEnded, WorkStarted
 from fairlease.local.processes.environment import log_id, pick_port, pod_id, rendezvous, user_of
 from fairlease.local.processes.members import Members
 from fairlease.local.processes.pods import (
@@ -38,9 +39,11 @@ from fairlease.local.processes.pods import (
     Starting,
 )
 from fairlease.local.processes.termination import HeldPlace, Patience, Termination, place_of
+from fairlease.model.amount import format_duration
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, short
 from fairlease.reason import Reason
+from fairlease.report.views import starting_words
 from fairlease.runtime.processes.login import User, base_environment
 from fairlease.runtime.processes.rendezvous import SIGNAL
 
@@ -49,11 +52,15 @@ if TYPE_CHECKING:
     from fairlease.ledger.state.state import State
 
 POLL_MS = 100
+START_LOOK_MS = 50
+"""How often a pod is looked at that has a supervisor and is not known to run yet: nobody tells when it does."""
 RETRY_MS = 1_000
-LAUNCHES_MAX = 5
+RETRIES_DOUBLED_MAX = 4
 KILLED = 137
 NOT_EXECUTED = 126
 NEVER = float("inf")
+_ERRNO = re.compile(r"^(?:\w+: )?\[Errno \d+\] ([^:]+): '(.*)'$")
+"""How Python says that something is wrong with a file."""
 
 
 class ProcessReport(NamedTuple):
@@ -67,7 +74,7 @@ class ProcessReport(NamedTuple):
 class _Pod:
     """What we remember of a pod, none of it needed: forgetting it only costs a look."""
 
-    __slots__ = ("due_ms", "ending", "fd", "hurried", "launches", "retry_ms", "seen", "spec")
+    __slots__ = ("due_ms", "ending", "fd", "hurried", "launches", "problem", "retry_ms", "seen", "spec", "tried_ms")
 
     def __init__(self, spec: PodSpec | None) -> None:
         self.spec = spec
@@ -77,6 +84,13 @@ class _Pod:
         self.ending = self.hurried = False
         self.launches = 0
         self.retry_ms: int | None = None
+        self.tried_ms: int | None = None
+        self.problem = ""
+
+    @property
+    def up(self) -> bool:
+        """Whether its work was observed to run, be it that it is over by now."""
+        return isinstance(self.seen, Running | Exited)
 
 
 class Ears(NamedTuple):
@@ -100,6 +114,10 @@ class Processes:
         self._patience = patience
         self._known = {name: _Pod(pods.spec_of(name)) for name in pods.known()}
         self._booted_ms = boot_ms()
+        self._unstarted: dict[
+            Key, set[int]
+        ] = {}  # attempts of a run that did not start; forgetting it only costs a pause
+        self.problem: str | None = None
         self.devices: Mapping[str, Mapping[int, str]] = {}
 
     @property
@@ -125,9 +143,17 @@ class Processes:
         due = [pod.due_ms for pod in self._known.values() if pod.due_ms is not None]
         return max(0, min(due) - monotonic_ms()) if due else None
 
+    def starting(self, run: RunState) -> str:
+        """How far a run is whose pods are being started, and what keeps them from it."""
+        pods = [self._known.get(pod_id(lease)) for lease in run.leases.values() if lease.role is not Role.SPARE]
+        up = sum(pod is not None and pod.up for pod in pods)
+        problem = next((pod.problem for pod in pods if pod is not None and not pod.up and pod.problem), "")
+        return starting_words(up, len(pods), problem)
+
     def reconcile(self, state: State) -> list[ProcessReport]:
         """End what has no lease, start what has no process, and tell what ended by itself."""
         gangs = _gangs(state)
+        self._unstarted = {run: attempts for run, attempts in self._unstarted.items() if run in state.runs}
         wanted = {pod_id(lease) for gang in gangs for lease in gang}
         moved = {
             HeldPlace(short(lease.run), lease.attempt, lease.rank)
@@ -219,19 +245,68 @@ class Processes:
         except (ValueError, LookupError) as error:
             command = self._failed(run, gang[0].rank, NOT_EXECUTED)
             return [ProcessReport(command, f"cannot be run here: {error}")]
+        except OSError as error:
+            self._hinder([pod_id(lease) for lease in gang], str(error))
+            return self._starts(run, gang)
         seen = {lease.rank: self._look(pod_id(lease)) for lease in gang}
         nodes = {lease.node for lease in gang if self._died_with_machine(seen[lease.rank])}
         if nodes:
             lost |= nodes
             return []
         reports = self._ends(run, gang, seen)
-        if not reports:
+        if reports:
+            return reports
+        starting = [lease for lease in gang if isinstance(seen[lease.rank], NotStarted)]
+        try:
             self._tell_members(gang)
-            starting = [lease for lease in gang if isinstance(seen[lease.rank], NotStarted)]
+        except OSError as error:
+            if not starting:
+                raise
+            self._hinder([pod_id(lease) for lease in starting], str(error))
+        else:
             if starting and leaving.frees(gang, starting):
                 for lease in starting:
                     self._launch(pod_id(lease))
-        return reports
+        return self._starts(run, gang)
+
+    def _starts(self, run: RunState, gang: list[Lease]) -> list[ProcessReport]:
+        """Whether a gang has come to run, or will not: where a pod could not be started in time, the attempt is given up."""
+        pods = [self._known[pod_id(lease)] for lease in gang]
+        waiting = [(pod, pod.tried_ms) for pod in pods if not pod.up]
+        if not waiting:
+            self._unstarted.pop(run.key, None)
+            return (
+                [ProcessReport(WorkStarted(run=run.key, attempt=run.attempt), "all its pods run")]
+                if run.starting
+                else []
+            )
+        limit_ms, now_ms = self._patience.bind_ms, monotonic_ms()
+        tried = [(pod, since) for pod, since in waiting if since is not None]
+        late = [pod for pod, since in tried if since + limit_ms <= now_ms]
+        if not late:
+            for pod, since in tried:
+                pod.due_ms = since + limit_ms if pod.due_ms is None else min(pod.due_ms, since + limit_ms)
+            return []
+        problem = next((pod.problem for pod in late if pod.problem), "its supervisor did not start the work")
+        up = f"{len(pods) - len(waiting)} of {len(pods)} pods started within {format_duration(limit_ms)}"
+        attempts = self._unstarted.setdefault(run.key, set())
+        pause = self._patience.pause(len(attempts - {run.attempt}))
+        attempts.add(run.attempt)
+        message = f"{up}: {problem}"
+        return [
+            ProcessReport(StartFailed(run=run.key, attempt=run.attempt, message=message, retry_after=pause), message)
+        ]
+
+    def _hinder(self, names: list[str], problem: str) -> None:
+        """Something keeps pods from being started: remember what, and try again."""
+        now_ms, problem = monotonic_ms(), _ERRNO.sub(r"\2: \1", problem)
+        self.problem = problem
+        for name in names:
+            pod = self._known.setdefault(name, _Pod(None))
+            if pod.problem != problem:
+                self._log.error("pod not started", pod=name, error=problem)
+            pod.problem, pod.due_ms = problem, now_ms + RETRY_MS
+            pod.tried_ms = now_ms if pod.tried_ms is None else pod.tried_ms
 
     def _tell_members(self, gang: list[Lease]) -> None:
         """Write down who is in, before anybody new starts, and signal those that were in before, where they asked for it."""
@@ -246,7 +321,7 @@ class Processes:
     def _ends(self, run: RunState, gang: list[Lease], seen: dict[int, Observation]) -> list[ProcessReport]:
         """What the ends that were seen mean for the attempt: a rank failed, or all is done."""
         failed = sorted(
-            (self._failure(pod_id(lease), lease.rank, seen[lease.rank]) for lease in gang),
+            (_failure(lease.rank, seen[lease.rank]) for lease in gang),
             key=lambda failure: failure[:2],
         )
         when, rank, code, message = failed[0]
@@ -263,16 +338,6 @@ class Processes:
         pause_ms = self._patience.pause(run.failures)
         return PodFailed(run=run.key, attempt=run.attempt, rank=rank, exit_code=code, retry_after=pause_ms)
 
-    def _failure(self, name: str, rank: int, seen: Observation) -> tuple[float, int, int, str]:
-        """When, which rank, with what code and in what words; what did not fail comes last, with code 0."""
-        if isinstance(seen, Exited) and seen.code:
-            return seen.at_ms, rank, seen.code, seen.message or f"{seen.how.value} with code {seen.code}"
-        if isinstance(seen, Lost):
-            return NEVER, rank, KILLED, seen.reason.value
-        if isinstance(seen, NotStarted) and self._known[name].launches >= LAUNCHES_MAX:
-            return NEVER, rank, NOT_EXECUTED, seen.error or "its supervisor does not start"
-        return NEVER, 1 << 30, 0, ""
-
     def _died_with_machine(self, seen: Observation) -> bool:
         """Whether it was a restart of the machine, and neither the work's nor anybody's doing."""
         if isinstance(seen, Lost):
@@ -284,17 +349,31 @@ class Processes:
         due = pod.due_ms is not None and pod.due_ms <= monotonic_ms()
         if pod.seen is not None and not due:
             return pod.seen
-        pod.seen = self._pods.observe(name)
-        pod.due_ms = None
-        if isinstance(pod.seen, Running | Starting):
+        before, pod.seen, pod.due_ms = pod.seen, self._pods.observe(name), None
+        if isinstance(pod.seen, NotStarted):
+            if isinstance(before, Running):
+                pod.seen = Lost(reason=Loss.RECORD_GONE)
+            elif pod.seen.error:
+                self._hinder([name], pod.seen.error)
+        elif isinstance(pod.seen, Running | Starting):
             self._hear(name, pod)
+            self._await_start(pod)
         return pod.seen
+
+    def _await_start(self, pod: _Pod) -> None:
+        """Look again soon whether the work runs, where it is not known to."""
+        now_ms = monotonic_ms()
+        if isinstance(pod.seen, Running):
+            self.problem = None
+            return
+        pod.tried_ms = now_ms if pod.tried_ms is None else pod.tried_ms
+        pod.due_ms = now_ms + (START_LOOK_MS if now_ms - pod.tried_ms < RETRY_MS else POLL_MS)
 
     def _launch(self, name: str) -> None:
         """Start its supervisor; one that failed to start before gets another try, later each time."""
         pod, now_ms = self._known[name], monotonic_ms()
         if pod.launches and pod.retry_ms is None:
-            pod.retry_ms = now_ms + (RETRY_MS << (pod.launches - 1))
+            pod.retry_ms = now_ms + (RETRY_MS << min(pod.launches - 1, RETRIES_DOUBLED_MAX))
         if pod.retry_ms is not None and now_ms < pod.retry_ms:
             pod.due_ms = pod.retry_ms
             return
@@ -303,12 +382,12 @@ class Processes:
         try:
             self._pods.launch(name)
         except OSError as error:  # too many processes, say
-            self._log.error("pod not launched", pod=name, error=str(error))
-            pod.due_ms = now_ms + RETRY_MS
+            self._hinder([name], str(error))
             return
         self._log.info("pod launched", pod=name)
         pod.seen = Starting()
         self._hear(name, pod)
+        self._await_start(pod)
 
     def _hear(self, name: str, pod: _Pod) -> None:
         """Be told when its supervisor ends, or look again soon where that cannot be had."""
@@ -367,6 +446,15 @@ class Processes:
             pod = self._known.setdefault(name, _Pod(None))
             pod.spec = self._pods.prepare(spec)
             pod.due_ms = 0
+
+
+def _failure(rank: int, seen: Observation) -> tuple[float, int, int, str]:
+    """When, which rank, with what code and in what words; what did not fail comes last, with code 0."""
+    if isinstance(seen, Exited) and seen.code:
+        return seen.at_ms, rank, seen.code, seen.message or f"{seen.how.value} with code {seen.code}"
+    if isinstance(seen, Lost):
+        return NEVER, rank, KILLED, seen.reason.value
+    return NEVER, 1 << 30, 0, ""
 
 
 def _gangs(state: State) -> list[list[Lease]]:

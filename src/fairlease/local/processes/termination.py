@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Patience(NamedTuple):
-    """How long pods have to end, in milliseconds, and how long a run rests after its first failure.
+    """How long pods have to end and to start, in milliseconds, and how long a run rests after its first failure.
 
     Opportunistic work has less to end in: who needs its GPUs waits for it.
     """
@@ -21,6 +21,7 @@ class Patience(NamedTuple):
     grace_ms: int
     opportunistic_ms: int
     backoff_ms: int
+    bind_ms: int
 
     def of(self, lease: Lease) -> int:
         """How long the pod of a lease has."""

@@ -388,6 +388,7 @@ class Answers:
             "metricsProblem": self._daemon.metrics_problem,
             "head": {"seq": head.seq, "hash": head.hash},
             "ledgerProblem": self._daemon.ledger_problem,
+            "startProblem": self._daemon.processes.problem,
             "nodes": len(nodes),
             "gpus": sum(node.peak for node in nodes),
             "freeGPUs": sum(node.room for node in nodes),

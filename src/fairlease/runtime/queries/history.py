@@ -19,9 +19,10 @@ from fairlease.report import views
 from fairlease.report.reservation_history import forecast_view
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.store.protocol import Entry, Moment, Store
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
@@ -57,6 +58,7 @@ class RunHistory:
         """`ledger` is the file behind the store, to look back into beside the loop; a store without one is asked itself."""
         self._scheduler = scheduler
         self._ledger = ledger
+        self.starting: Callable[[RunState], str] = lambda _: ""
         self._recent: deque[Key] = deque()  # in the order in which they ended, without a gap up to now
         self._whole = False  # whether all that ever ended is among them
         self._ended: OrderedDict[Key, SubmittedRun] = OrderedDict()
@@ -99,7 +101,8 @@ class RunHistory:
         """How it stands."""
         live = self._scheduler.state.runs.get(asked.run)
         if live is not None:
-            return views.run_status(live, now, self._scheduler.state.capacity)
+            told = self.starting(live) if live.starting else None
+            return views.run_status(live, now, self._scheduler.state.capacity, told)
         assert asked.ending is not None, "what does not live has ended"
         return views.ended_status(asked.spec, asked.submitted_at, asked.ending)
 

@@ -53,6 +53,9 @@ class RunQueries:
         """Why a run is as it is, and its story; `status` is how the backend shows it."""
         told: View = {"name": short(asked.run), "status": status}
         told |= self.verdict(asked, now)
+        run = self._scheduler.state.runs.get(asked.run)
+        if run is not None and run.starting:
+            told |= {"verdict": Reason.Starting.value, "message": status["message"], "remedy": Reason.Starting.remedy}
         return told | self.contention(asked.run, now) | {"story": self.story(asked.run)}
 
     def verdict(self, asked: SubmittedRun, now: int) -> View:

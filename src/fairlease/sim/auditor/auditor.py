@@ -64,6 +64,7 @@ class Auditor(AuditFacts):
             ev.Forecasted: self._forecasted,
             ev.FundingSet: self._funded,
             ev.BackoffEnded: self._rested, ev.RunQuarantined: self._quarantined,
+            ev.RunStarted: self._observed,
         }  # fmt: skip
 
     def witness(self, entry: Entry) -> None:
@@ -205,6 +206,10 @@ class Auditor(AuditFacts):
         due = run.rests_until is not None and run.rests_until <= self.at
         self._check(due, "backoff", f"{run.key} was to rest until {run.rests_until}")
         run.rests_until = None
+
+    def _observed(self, event: ev.RunStarted) -> None:
+        run = self._live(event.run)
+        self._check(run.phase is Phase.RUNNING, "start", f"{run.key} is {run.phase.value} and its pods run")
 
     def _requeued(self, event: ev.RunRequeued) -> None:
         run = self._live(event.run)
