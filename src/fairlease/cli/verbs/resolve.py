@@ -112,7 +112,7 @@ def _draw_tokens(session: Session, lottery: Answer) -> None:
     """Who stands in the lottery, and how likely each is to be drawn first."""
     import msgspec
 
-    from fairlease.engine.preempt.lottery_proof import odds_of
+    from fairlease.engine.preempt.lottery import odds_of
     from fairlease.model.reservation import Token
 
     tokens = msgspec.convert(lottery["tokens"], list[Token])

@@ -61,7 +61,7 @@ class FitCount:
     looks_max = 1_000
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need, passage: LienRights | None) -> None:
-        self._state_nodes = state.capacity.nodes
+        self.nodes = state.capacity.nodes
         self.pool = pool
         self.need = need
         self.mask = mask
@@ -105,28 +105,26 @@ class FitCount:
 
     # --- which leases are in scope -------------------------------------------------------------------------------------
 
-    def usable(self, lease: Lease) -> bool:
-        """Whether the need could use the GPUs of a lease (a node that was relabelled may be in another pool now)."""
-        return self._serves(self._state_nodes[lease.node])
+    @cached_property
+    def domains(self) -> dict[Domain | None, bool]:
+        """The domains that could hold one of its groups if nothing ran there, and whether every node of them could run a pod.
 
-    def uses_any(self, leases: Iterable[Lease]) -> bool:
-        """Whether the need could use the GPUs of one of some leases; the domain of the first mostly says so."""
-        nodes, wholly = self._state_nodes, self._wholly
-        return any(nodes[lease.node].domain in wholly or self.usable(lease) for lease in leases)
-
-    def _serves(self, node: NodeState) -> bool:
-        return node.domain in self._wholly or (node.domain in self._domains and self._open(node))
-
-    @property
-    def scope(self) -> tuple[object, ...]:
-        """All that decides which leases are usable in one state of the world."""
-        return type(self), self.pool.flavor, self.mask, self.need.size, self._least
-
-    def nodes_in_scope(self) -> Iterator[NodeState]:
-        """The nodes whose leases are usable."""
-        for domain in self._domains:
-            whole = domain in self._wholly
-            yield from (node for node in domain.nodes.values() if whole or self._open(node))
+        Mostly every node could, and then a lease is judged by its domain.
+        """
+        size, mask, found = self.need.size, self.mask, dict["Domain | None", bool]()
+        for domain in self.pool.domains.values():
+            if not domain.mask & mask:
+                continue
+            pods = domain.pods_when_empty(size)
+            large = domain.mask & mask == domain.mask and all(
+                gpus >= size or not count for gpus, count in domain.sizes.items()
+            )
+            whole = large and not any(map(_barred, domain.nodes.values()))
+            if not whole:
+                pods = sum(node.node.gpus // size for node in domain.nodes.values() if self._open(node))
+            if pods >= self._least:
+                found[domain] = whole
+        return found
 
     def _open(self, node: NodeState) -> bool:
         """Whether a pod could run on a node if nothing else did."""
@@ -136,28 +134,22 @@ class FitCount:
         """Whether a node may be used at all."""
         return not node.barred
 
-    @cached_property
-    def _wholly(self) -> set[Domain]:
-        """Those of `_domains` of which every node could run a pod: mostly all, and then a lease is judged by its domain."""
-        size, mask = self.need.size, self.mask
-        inside = (each for each in self._domains if each.mask & mask == each.mask)
-        large = (each for each in inside if all(gpus >= size or not count for gpus, count in each.sizes.items()))
-        return {domain for domain in large if not any(map(_barred, domain.nodes.values()))}
+    def usable(self, lease: Lease) -> bool:
+        """Whether the need could use the GPUs of a lease (a node that was relabelled may be in another pool now)."""
+        return self._serves(self.nodes[lease.node])
 
-    @cached_property
-    def _domains(self) -> dict[Domain, None]:
-        """The domains that could hold one of its groups if nothing ran there."""
-        inside = (domain for domain in self.pool.domains.values() if domain.mask & self.mask)
-        return dict.fromkeys(domain for domain in inside if self._holds_a_group(domain))
+    def _serves(self, node: NodeState) -> bool:
+        whole = self.domains.get(node.domain)
+        return whole is True or (whole is False and self._open(node))
 
-    def _holds_a_group(self, domain: Domain) -> bool:
-        pods = 0
-        for node in domain.nodes.values():
-            if self._open(node):
-                pods += node.node.gpus // self.need.size
-                if pods >= self._least:
-                    return True
-        return False
+    def nodes_in_scope(self) -> Iterator[NodeState]:
+        """The nodes whose leases are usable."""
+        return (node for domain in self.domains if domain for node in domain.nodes.values() if self._serves(node))
+
+    @property
+    def scope(self) -> tuple[object, ...]:
+        """All that decides which leases are usable in one state of the world."""
+        return type(self), self.pool.flavor, self.mask, self.need.size, self._least
 
     # --- leases that are taken away and put back -----------------------------------------------------------------------
 
@@ -186,7 +178,7 @@ class FitCount:
 
     def _look_at(self, name: str) -> NodeCount | None:
         """Begin to count a node; None where its GPUs are of no use to the need."""
-        node = self._state_nodes[name]
+        node = self.nodes[name]
         count = NodeCount(node, self._room(node), self._blocked(node)) if self._serves(node) else None
         self._nodes[name] = count
         return count

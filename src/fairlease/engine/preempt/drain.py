@@ -10,13 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine.place.fit_count import FitCount
-from fairlease.engine.place.packing import need_of
+from fairlease.engine.place.packing import fits_empty, need_of
 from fairlease.engine.preempt import lottery
 from fairlease.engine.preempt.lottery import LotteryPools
 from fairlease.engine.preempt.resolve import resolution
 from fairlease.engine.preempt.selection import Selection
 from fairlease.engine.refusal import Refusal
-from fairlease.ledger.state.events import LeasesClosed
 from fairlease.ledger.state.runs import RunState
 from fairlease.ledger.state.slots import works
 from fairlease.model.amount import format_duration, format_instant
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from fairlease.engine.command import Resolve
     from fairlease.engine.place.packing import Need
     from fairlease.engine.preempt.resolve import Resolution
-    from fairlease.engine.preempt.selection import Choice
     from fairlease.ledger.state.capacity import NodeState, Pool
     from fairlease.ledger.state.state import State
 
@@ -37,7 +35,7 @@ NOBODY = Key("?/by-hand")
 
 
 class DrainScope(FitCount):
-    """Seats as maintenance sees them: liens do not count, and cordoned nodes do."""
+    """Room as maintenance sees it, on nodes that are in use or cordoned: liens do not count."""
 
     def __init__(self, state: State, pool: Pool, mask: int, need: Need) -> None:
         super().__init__(state, pool, mask, need, None)
@@ -51,25 +49,18 @@ class DrainScope(FitCount):
         }
 
     def _room(self, node: NodeState) -> int:
-        return node.free.bit_count() if works(node.barred) else 0
+        return node.free.bit_count()
 
     def _blocked(self, node: NodeState) -> int:
         del node
         return 0
 
     def _works(self, node: NodeState) -> bool:
-        return works(node.barred)
-
-
-class Empty(DrainScope):
-    """The same with nothing running."""
-
-    def _room(self, node: NodeState) -> int:
-        return node.node.gpus if works(node.barred) else 0
+        return node.bit & self.mask != 0
 
 
 def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resolution | Refusal | None:
-    """Who must give way so that what was asked is free; None where it is, a refusal where it cannot be."""
+    """Who must be preempted so that what was asked is free; None where it is, a refusal where it cannot be."""
     asked, flavor = command.asked, command.flavor
     pod, group = asked.gpus_per_pod, asked.gpus_per_pod if asked.group_gpus is None else asked.group_gpus
     if asked.gpus < 1 or pod < 1 or asked.gpus % pod:
@@ -81,18 +72,17 @@ def free_by_hand(state: State, command: Resolve, now: int, beacon: str) -> Resol
     if pool is None or not mask:
         where = "".join(f", {name}={value}" for name, value in command.location.items())
         return Refusal(Reason.NotFound, f"no node has flavor={flavor}{where}", {})
-    claim = _claim(command, now)
-    seats = DrainScope(state, pool, mask, need_of(claim.spec, asked.gpus))
-    if seats.fits():
+    claim, nodes = _claim(command, now), _working(pool, mask)
+    fit = DrainScope(state, pool, sum(node.bit for node in nodes), need_of(claim.spec, asked.gpus))
+    if fit.fits():
         return None
-    if not Empty(state, pool, mask, seats.need).fits():
+    if not fits_empty(pool, fit.mask, fit.need):
         message = f"these nodes could not hold {asked.gpus} GPUs in pods and groups as asked if nothing ran on them"
         return Refusal(Reason.NeverFits, message, {})
-    selection = Selection(LotteryPools(state), claim, seats, now, due=True)
+    selection = Selection(LotteryPools(state), claim, fit, now, due=True)
     found = selection.choose(lambda pool: lottery.draws(pool.seed(state, claim, now, beacon), pool.tokens))
     if found is None:
-        return _too_young(state, pool, mask, now)
-    assert _frees(state, pool, mask, claim, found, now), "what is counted free is free when it is carried out"
+        return _too_young(state, nodes, now)
     return resolution(state, claim, found, now, beacon, None, asked)
 
 
@@ -109,21 +99,15 @@ def _claim(command: Resolve, now: int) -> RunState:
     return RunState(NOBODY, spec, now, 0)
 
 
-def _frees(state: State, pool: Pool, mask: int, claim: RunState, found: Choice, now: int) -> bool:
-    """Carry it out on a trial, and count anew."""
-    with state.trial():
-        for victim in found.victims:
-            state.apply(now, LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason))
-        need = need_of(claim.spec, claim.spec.resources.total_gpus)
-        return DrainScope(state, pool, mask, need).fits()
+def _working(pool: Pool, mask: int) -> list[NodeState]:
+    """The nodes of a scope that are in use or cordoned."""
+    inside = (node for domain in pool.domains.values() if domain.mask & mask for node in domain.nodes.values())
+    return [node for node in inside if node.bit & mask and works(node.barred)]
 
 
-def _too_young(state: State, pool: Pool, mask: int, now: int) -> Refusal:
+def _too_young(state: State, nodes: list[NodeState], now: int) -> Refusal:
     """What holds the GPUs is younger than may be drawn."""
-    least, ready = state.config.min_runtime, now
-    for node in state.capacity.nodes.values():
-        if node.domain is not None and node.domain.pool is pool and node.bit & mask:
-            started = (state.runs[lease.run].started_at or now for lease in node.leases.values())
-            ready = max(ready, *(start + least for start in started), now)
+    least, runs = state.config.min_runtime, {lease.run for node in nodes for lease in node.leases.values()}
+    ready = max([now, *((state.runs[run].started_at or now) + least for run in runs)])
     old = f"older than minRuntime ({format_duration(least)}); all of it is at {format_instant(ready)}"
     return Refusal(Reason.TooYoung, f"not enough work is {old}", {})

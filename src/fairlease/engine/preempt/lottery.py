@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import sys
+from fractions import Fraction
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,7 @@ from fairlease.model.amount import format_instant
 from fairlease.model.reservation import Draw, Lottery, Token
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fairlease.engine.place.fit_count import FitCount
     from fairlease.ledger.state.runs import RunState
@@ -77,6 +78,14 @@ def draws(seed: str, tokens: Iterable[Token]) -> Iterator[Token]:
         yield theirs.pop(counter.below(len(theirs)))
         if not theirs:
             del names[place]
+
+
+def odds_of(tokens: Sequence[Token]) -> list[Fraction]:
+    """For each token, the odds of being the first that is drawn: an owner in so many, then one of that owner's."""
+    counts: dict[str, int] = {}
+    for token in tokens:
+        counts[token.owner] = counts.get(token.owner, 0) + 1
+    return [Fraction(1, len(counts) * counts[token.owner]) for token in tokens]
 
 
 class LotteryPool(NamedTuple):

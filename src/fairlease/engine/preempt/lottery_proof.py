@@ -21,7 +21,7 @@ from fairlease.model.reservation import OutcomeSpec, Token, reservation_name
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from fairlease.model.record import Key
     from fairlease.model.reservation import Cut, Lottery
@@ -62,7 +62,7 @@ def prove(spec: Spec) -> Proof:
     wrong += [*_of_the_tokens(held, tokens), *_of_the_draw(outcome, held, tokens, again)]
     if sorted(each.run for each in held.draws if not each.given_back) != sorted(ended):
         wrong.append("those that were drawn and kept are not those that were ended")
-    return Proof(tokens, odds_of(tokens), again, wrong)
+    return Proof(tokens, lottery.odds_of(tokens), again, wrong)
 
 
 def _ended(actions: Iterable[Cut]) -> list[Key]:
@@ -156,11 +156,3 @@ def _of_the_draw(outcome: OutcomeSpec, held: Lottery, tokens: list[Token], again
         yield "there was a lottery and nobody was drawn"
     if [(each.owner, each.run) for each in again] != [(each.owner, each.run) for each in held.draws]:
         yield "the seed draws others than those recorded"
-
-
-def odds_of(tokens: Sequence[Token]) -> list[Fraction]:
-    """For each token, the odds of being the first that is drawn: an owner in so many, then one of that owner's."""
-    counts: dict[str, int] = {}
-    for token in tokens:
-        counts[token.owner] = counts.get(token.owner, 0) + 1
-    return [Fraction(1, len(counts) * counts[token.owner]) for token in tokens]

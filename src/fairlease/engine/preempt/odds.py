@@ -207,7 +207,7 @@ class _Ways:
                 wheels.append(self._turned)
                 self._turned += 1
             if wheels[place] == len(self._wheels):
-                self._wheels.append((0, _chances(left)))
+                self._wheels.append((0, list(map(float, lottery.odds_of(left)))))
             yield left.pop(self._wheels[wheels[place]][0])
 
     def next(self) -> bool:
@@ -220,11 +220,3 @@ class _Ways:
                 break
         self._pools, self._turned = {}, 0
         return bool(self._wheels)
-
-
-def _chances(left: list[Token]) -> list[float]:
-    """How likely each is to be drawn next: an owner in so many, then one of that owner's."""
-    owners: dict[str, int] = {}
-    for token in left:
-        owners[token.owner] = owners.get(token.owner, 0) + 1
-    return [1 / len(owners) / owners[token.owner] for token in left]

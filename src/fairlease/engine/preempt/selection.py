@@ -75,11 +75,11 @@ class Selection:
         self._before_widths = self._too_few = 0
         riders = unclaimed(pools.state, fit)
         self._stood = dict.fromkeys(run.key for run in riders)
-        self.served = fit.fits() or self._until_it_fits(
-            victim for run in riders for victim in of_unclaimed(run, fit.usable)
-        )
+        self.served = fit.fits() or self._reclaim(riders)
         if due and not self.served:
-            funded = [run for run in pools.funded(fit) if run.key not in claim.displaced_by]
+            funded = pools.funded(fit)
+            if claim.displaced_by:
+                funded = [run for run in funded if run.key not in claim.displaced_by]
             self.served = self._until_it_fits(spares(funded)) or self._shrink(funded)
         if due and not self.served:
             self.pool = pools.of(claim, self._ended() | self._spent(), now, fit)
@@ -109,6 +109,32 @@ class Selection:
         return Choice(self.short, conflict, victims, self.pool, tuple(drawn))
 
     # --- taking --------------------------------------------------------------------------------------------------------
+
+    def _reclaim(self, riders: list[RunState]) -> bool:
+        """Take work without a claim to its GPUs until the claim fits.
+
+        There may be thousands of rigid runs, most of them on nodes where others stay. They are taken as they are; where the claim
+        fits in the end, only those are looked at again on whose nodes a pod more fits.
+        """
+        fit, served = self.fit, False
+        taken: list[RunState | list[Victim]] = []
+        for run in riders:
+            if run.spec.malleable is None:
+                taken.append(run)
+                served = fit.take(run.leases.values()) and fit.fits()
+            else:
+                served = self._until_it_fits(of_unclaimed(run, fit.usable))
+                taken.append(self._taken)
+                self._taken = []
+            if served:
+                break
+        for each in taken:
+            if isinstance(each, list):
+                self._taken += each
+            elif not served or not fit.in_vain(each.leases.values()):
+                self._taken += of_unclaimed(each, fit.usable)
+                self._touched.add(each.key)
+        return served
 
     def _shrink(self, funded: Iterable[RunState]) -> bool:
         """Take width of malleable runs until the claim fits: the groups that come first, or others that serve."""

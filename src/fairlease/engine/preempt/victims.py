@@ -53,7 +53,12 @@ class Victim(NamedTuple):
 def in_scope(fit: FitCount, among: Mapping[Key, RunState]) -> list[RunState]:
     """Those of some runs that have a lease the claim could use, found from whichever side is shorter: the runs, or the nodes."""
     if len(among) <= fit.mask.bit_count():
-        return [run for run in among.values() if fit.uses_any(run.leases.values())]
+        nodes, whole, usable = fit.nodes, fit.domains, fit.usable
+        return [
+            run
+            for run in among.values()
+            if any(whole.get(nodes[lease.node].domain) or usable(lease) for lease in run.leases.values())
+        ]
     keys: dict[Key, None] = {}
     for node in fit.nodes_in_scope():
         keys.update(dict.fromkeys([lease.run for lease in node.leases.values()]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairlease.engine import command as cmd
 from fairlease.engine.place.packing import need_of
 from fairlease.engine.place.plan import least_width
-from fairlease.engine.preempt.lottery_proof import odds_of
+from fairlease.engine.preempt.lottery import odds_of
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import format_duration, format_instant, gpu_hours
 from fairlease.model.lease import Role
