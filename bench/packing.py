@@ -26,7 +26,8 @@ from bench.synthetic import (
 )
 from fairlease.engine import command as cmd
 from fairlease.engine.context import Engine
-from fairlease.engine.place.packing import Packer, need_of
+from fairlease.engine.place.packing import Rooms, need_of
+from fairlease.engine.place.search import Search
 from fairlease.engine.tick.decide import decide
 from fairlease.ledger.state.capacity import Pool
 from fairlease.model.budget import BudgetSpec, Envelope
@@ -59,8 +60,8 @@ def packing(*, quick: bool) -> Figures:
 
 
 def _place(pool: Pool, spec: RunSpec) -> None:
-    packer = Packer(pool, pool.mask, spec.pod_gpus)
-    assert packer.place(need_of(spec, spec.resources.total_gpus)), "the cluster is empty"
+    need = need_of(spec, spec.resources.total_gpus)
+    assert Search(Rooms(pool, pool.mask, spec.pod_gpus), need).find() is not None, "the cluster is empty"
 
 
 def _started(scheduler: Scheduler, spec: RunSpec) -> None:

@@ -1,67 +1,80 @@
-"""Brute force: whether a run could be placed and paid for at all, by trying everything. For small worlds only."""
+"""Brute force: the best that any placement with payers could be, by trying everything. For small worlds only."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import NamedTuple
 
-from fairlease.model.node import Node, matches
+from fairlease.model.node import Node
+
+Worth = tuple[int, ...]
+"""Pods by payer in the order of cover, and then, negative, spares on a node of their group's active pods."""
 
 
 class Money(NamedTuple):
-    """One envelope: where it may be spent, and how many pods it has money for."""
+    """One payer: the nodes it may pay for, by name, and for how many pods it has money."""
 
-    selector: dict[str, str]
+    nodes: frozenset[str]
     pods: int
 
 
-class Group(NamedTuple):
-    """One group's pods, active and spare alike."""
-
-    pods: int
-
-
-def feasible(
+def best(
     nodes: list[Node],
     size: int,
-    groups: list[int],
-    purses: list[Money],
+    groups: list[tuple[int, int]],
+    payers: list[Money],
     caps: list[tuple[frozenset[int], int]],
     *,
     together: bool,
-) -> bool:
-    """Whether pods of `size` in `groups` (pods each) fit, each paid by a purse that may pay there, under caps over purses."""
+) -> Worth | None:
+    """The greatest worth of pods of `size` in `groups` (active, spares), each paid where that may be, under caps over payers."""
     domains = sorted({each.labels["fabric.domain"] for each in nodes})
     home = [each.labels["fabric.domain"] for each in nodes]
-    payers = [tuple(i for i, purse in enumerate(purses) if matches(each.labels, purse.selector)) for each in nodes]
-    sizes = sorted(groups, reverse=True)
+    reach = [tuple(i for i, payer in enumerate(payers) if each.name in payer.nodes) for each in nodes]
+    order = sorted(groups, reverse=True)
 
     @cache
     def seat(
-        group: int, left: int, domain: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]
-    ) -> bool:
-        if left == 0:
+        group: int,
+        left: tuple[int, int],
+        domain: str,
+        used: frozenset[int],
+        free: tuple[int, ...],
+        money: tuple[int, ...],
+        bounds: tuple[int, ...],
+    ) -> Worth | None:
+        if left == (0, 0):
             return place(group + 1, domain, free, money, bounds)
+        found: Worth | None = None
+        spare = left[0] == 0
+        after = (0, left[1] - 1) if spare else (left[0] - 1, left[1])
         for index, there in enumerate(home):
             if there != domain or free[index] == 0:
                 continue
             fewer = (*free[:index], free[index] - 1, *free[index + 1 :])
-            for payer in payers[index]:
+            for payer in reach[index]:
                 over = [payer in members for members, _ in caps]
                 if money[payer] == 0 or any(hit and bound == 0 for hit, bound in zip(over, bounds, strict=True)):
                     continue
                 poorer = (*money[:payer], money[payer] - 1, *money[payer + 1 :])
                 tighter = tuple(bound - hit for hit, bound in zip(over, bounds, strict=True))
-                if seat(group, left - 1, domain, fewer, poorer, tighter):
-                    return True
-        return False
+                rest = seat(group, after, domain, used if spare else used | {index}, fewer, poorer, tighter)
+                if rest is not None:
+                    worth = list(rest)
+                    worth[payer] += 1
+                    worth[-1] -= spare and index in used
+                    found = max(found or tuple(worth), tuple(worth))
+        return found
 
     @cache
-    def place(group: int, last: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]) -> bool:
-        if group == len(sizes):
-            return True
+    def place(
+        group: int, last: str, free: tuple[int, ...], money: tuple[int, ...], bounds: tuple[int, ...]
+    ) -> Worth | None:
+        if group == len(order):
+            return (0,) * (len(payers) + 1)
         choices = [last] if together and group else domains
-        return any(seat(group, sizes[group], domain, free, money, bounds) for domain in choices)
+        found = (seat(group, order[group], domain, frozenset(), free, money, bounds) for domain in choices)
+        return max((each for each in found if each is not None), default=None)
 
     free = tuple(each.gpus // size for each in nodes)
-    return place(0, "", free, tuple(purse.pods for purse in purses), tuple(bound for _, bound in caps))
+    return place(0, "", free, tuple(payer.pods for payer in payers), tuple(bound for _, bound in caps))

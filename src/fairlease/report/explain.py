@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.cover import envelopes
 from fairlease.engine.cover.family import CoverPlace
-from fairlease.engine.place.packing import Packer, need_of
+from fairlease.engine.place.packing import Rooms, need_of
 from fairlease.engine.place.plan import Planner, least_width
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve.release_times import too_late
@@ -83,13 +84,14 @@ def explain(state: State, family: Family, run: RunState, now: int) -> Explanatio
     if refusal is None and plan is None:
         refusal = planner.roomless()
     width = least_width(run.spec) if plan is None else plan.width
-    told = refusal or Refusal(Reason.Start, f"can start {width} GPUs wide", {})
+    better = "" if plan is None or plan.complete else "; the search for a better placement gave up"
+    told = refusal or Refusal(Reason.Start, f"can start {width} GPUs wide{better}", {})
     need = need_of(run.spec, width)
     return Explanation(
         verdict=told.reason,
         message=told.message,
         remedy=told.remedy,
-        visits=visits(state, family, run, now, width),
+        visits=visits(state, family, run, now, width, plan),
         domains=_domains(planner, width, plan),
         width=width,
         gpus=need.pods * need.size,
@@ -103,23 +105,28 @@ def words(state: State, family: Family, run: RunState, now: int) -> str:
     return refusal.message if refusal.reason is run.reason else run.message
 
 
-def visits(state: State, family: Family, run: RunState, now: int, width: int) -> list[Visit]:
-    """The money alone: every envelope in the order of cover; then those that do not share, and sponsors named in vain."""
+def visits(state: State, family: Family, run: RunState, now: int, width: int, plan: Plan | None = None) -> list[Visit]:
+    """Every envelope in the order of cover; then those that do not share, and sponsors named in vain.
+
+    What each pays is what the plan takes from it; without one, what it would pay if its money reached every node.
+    """
     offers = envelopes.offers(state, family, run, now)
-    purse, alone = envelopes.Purse(state, run, now), envelopes.Purse(state, run, now, idle=True)
+    spending, alone = envelopes.Spending(state, run, now), envelopes.Spending(state, run, now, idle=True)
     left = need_of(run.spec, width).pods
+    planned = None if plan is None else Counter((offer.account.id, offer.inside) for offer in plan.payers)
     vain = Planner(state, family, run, now).hopeless(left) is not None
     size = run.spec.pod_gpus
     found = []
     for offer in offers:
-        room, why = purse.room(offer)
+        room, why = spending.room(offer)
         waits = alone.room(offer)[0] > room or envelopes.opens_later(offer, now)
-        pods = min(room, left)
-        purse.take(offer, pods)
+        pods = min(room, left) if planned is None else planned[offer.account.id, offer.inside]
+        spending.take(offer, pods)
         alone.take(offer, pods)
         left -= pods
-        enough = pods == room and left
-        reason = why if enough or room == 0 else Reason.Chosen if pods else Reason.NotNeeded
+        used_up = pods == room and left
+        unused = Reason.NotNeeded if not left or planned is None else Reason.NoRoom
+        reason = why if used_up or room == 0 else Reason.Chosen if pods else unused
         budget, name = offer.account.id
         seen = None if room >= envelopes.PLENTY // 2 else room * size
         remedy = reason.remedy if waits and not vain else reason.alone
@@ -157,11 +164,11 @@ def _domains(planner: Planner, width: int, plan: Plan | None) -> list[DomainVisi
     need = need_of(planner.run.spec, width)
     per_group = need.pods if need.together else need.blocks[0].pods
     reach = planner.reach()
-    packer = Packer(pool, reach, need.size)
+    rooms = Rooms(pool, reach, need.size)
     chosen = {id(spot.node.domain) for spot in plan.spots} if plan else set()
     found = []
     for domain in sorted(pool.domains.values(), key=lambda each: (each.free, each.order)):
-        pods = packer.pods(domain) if domain.mask & reach else 0
+        pods = rooms.pods(domain) if domain.mask & reach else 0
         if domain.mask & reach:
             chosen_here = id(domain) in chosen
             reason = _domain_answer(domain, pods, per_group, need.size, chosen=chosen_here, started=plan is not None)

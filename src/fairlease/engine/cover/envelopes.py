@@ -1,9 +1,9 @@
 """Cover: who pays (SEMANTICS §3).
 
 Envelopes are asked in the family's order. Each is put the same questions in the same order (flavor, selector, window, ACL, borrow
-limit, lending cap, concurrency, hours, aggregate caps) and answers with whole pods. A `Purse` remembers what the plan at hand
-already takes, so that no cap is spent twice in one plan. The cause of a refusal is that of the envelope that passed the most
-questions, the first in order among equals.
+limit, lending cap, concurrency, hours, aggregate caps) and answers with whole pods. Every answer is a `Limit`: so many pods more,
+for one envelope or for several together. The cause of a refusal is that of the envelope that passed the most questions, the first
+in order among equals.
 """
 
 from __future__ import annotations
@@ -34,46 +34,43 @@ _RANK = {reason: rank for rank, reason in enumerate(COVER_CAUSES)}
 
 
 class Offer:
-    """What one envelope could pay for this run: on which nodes, and why not (`refusal`), before amounts are looked at.
+    """What one envelope could pay for this run: on which nodes, and why not (`refusal`), before amounts are looked at."""
 
-    `room` is what a purse that has taken nothing yet says of it: asked once, as plans for several widths begin with it.
-    """
+    __slots__ = ("account", "fund", "inside", "mask", "payer", "place", "refusal")
 
-    __slots__ = ("account", "fund", "inside", "mask", "payer", "per_gpu", "place", "refusal", "room")
-
-    def __init__(self, entry: CoverEntry, mask: int, per_gpu: int, refusal: Reason | None, *, inside: bool) -> None:
+    def __init__(self, entry: CoverEntry, mask: int, refusal: Reason | None, *, inside: bool) -> None:
         self.place = entry.place
         self.fund = entry.fund
         self.account = entry.account
         self.mask = mask
-        self.per_gpu = per_gpu
         self.refusal = refusal
         self.inside = inside
         self.payer = entry.payer
-        self.room: tuple[int, Reason] | None = None
 
 
-def offers(state: State, family: Family, run: RunState, now: int) -> list[Offer]:
-    """Every envelope the run asks, in order: family in its location, family elsewhere, then those that lend."""
+def offers(state: State, family: Family, run: RunState, now: int, eligible: int = -1) -> list[Offer]:
+    """Every envelope the run asks, in order: family in its location, family elsewhere, then those that lend.
+
+    `eligible` are the nodes on which its pods may run; all of them unless told otherwise.
+    """
     spec = run.spec
     pool = state.capacity.pools.get(spec.resources.gpu_type)
-    everywhere = 0 if pool is None else pool.mask
+    everywhere = 0 if pool is None else pool.mask & eligible
     location = spec.locality.location
-    here = pool.nodes_matching(location) if pool is not None and location else everywhere
+    here = pool.nodes_matching(location) & eligible if pool is not None and location else everywhere
     elsewhere = spec.locality.location_policy is LocationPolicy.PREFER and bool(location)
     kin, lenders = family.turns(run.signature)
     areas = [(here, True)] + ([(everywhere & ~here, False)] if elsewhere else [])
     asked = [(entry, mask, inside) for mask, inside in areas for entry in kin]
     asked += [(entry, mask, inside) for entry in lenders for mask, inside in areas]
-    return [_offer(state, pool, spec, now, each) for each in asked]
+    return [_offer(pool, spec, now, each) for each in asked]
 
 
-def _offer(state: State, pool: Pool | None, spec: RunSpec, now: int, asked: tuple[CoverEntry, int, bool]) -> Offer:
+def _offer(pool: Pool | None, spec: RunSpec, now: int, asked: tuple[CoverEntry, int, bool]) -> Offer:
     entry, area, inside = asked
     envelope = entry.account.envelope
     assert envelope is not None, "only envelopes that exist are asked"
     mask = pool.nodes_matching(envelope.selector) & area if pool is not None else 0
-    per_gpu = spec.runtime.max_duration or state.config.commit_quantum
     refusal = None
     if envelope.flavor != spec.resources.gpu_type:
         refusal = Reason.NoEnvelope
@@ -83,7 +80,7 @@ def _offer(state: State, pool: Pool | None, spec: RunSpec, now: int, asked: tupl
         refusal = Reason.WindowClosed
     elif entry.fund is Fund.BORROWED and not lends_to(entry.account, spec.owner):
         refusal = Reason.ACLDenied
-    return Offer(entry, mask, per_gpu, refusal, inside=inside)
+    return Offer(entry, mask, refusal, inside=inside)
 
 
 def opens_later(offer: Offer, now: int) -> bool:
@@ -119,37 +116,35 @@ class Withheld(NamedTuple):
 NOTHING = Withheld(0, 0, 0, 0)
 
 
-class CoverTally:
-    """What all envelopes under an aggregate cap use and have spent, with what the plan at hand takes."""
+class Limit:
+    """So many pods more, by one question; shared by all envelopes that it counts together."""
 
-    __slots__ = ("cap", "spent", "used")
+    __slots__ = ("left", "reason")
 
-    def __init__(self, cap: AggregateCap) -> None:
-        self.cap = cap
-        self.used = 0
-        self.spent = 0
+    def __init__(self, left: int, reason: Reason) -> None:
+        self.left = left
+        self.reason = reason
 
 
-class Purse:
-    """What one plan takes from whom. `room` says how many pods more, and what would stop the next one.
+class Spending:
+    """What a plan may still take from whom: `room` says how many pods more, and what would stop the next one.
 
-    `idle`: as if nothing else ran, save what the run itself holds. What such a purse does not pay for, nobody pays for by
-    waiting for others. `withheld`: what envelopes have promised at least, whoever is gone by now: a claim is paid with the money
-    that there was before others gave way to it.
+    `idle`: as if nothing else ran, save what the run itself holds. What is not paid for then, nobody pays for by waiting for
+    others. `withheld`: what envelopes have promised at least, whoever is gone by now: a claim is paid with the money that there
+    was before others were preempted for it.
     """
 
     __slots__ = (
+        "_borrow",
         "_caps",
-        "_tallies",
-        "free_ride",
+        "_held",
+        "_known",
+        "_opportunistic",
+        "_per_gpu",
         "idle",
-        "lent",
-        "may_borrow",
         "now",
-        "per_gpu",
         "size",
         "state",
-        "taken",
         "withheld",
     )
 
@@ -167,171 +162,136 @@ class Purse:
         self.now = now
         self.idle = idle
         self.size = run.spec.pod_gpus
-        self.free_ride = run.spec.opportunistic
-        self.taken: dict[AccountId, int] = {}
-        self.lent: dict[AccountId, int] = {}
-        self.per_gpu: dict[AccountId, int] = {}
-        self._caps: dict[AccountId, list[CoverTally]] = {}
-        self._tallies: dict[AccountId, list[CoverTally]] = {}
-        limit = run.spec.funding.max_borrow_gpus
-        self.may_borrow = PLENTY
-        if limit is not None:
+        self._opportunistic = run.spec.opportunistic
+        self._per_gpu = run.spec.runtime.max_duration or state.config.commit_quantum
+        if run.deadline is not None:  # it runs, and what it adds is committed for the rest of the attempt
+            self._per_gpu = run.deadline - now
+        self._known: dict[AccountId, tuple[Limit, ...]] = {}
+        self._caps: dict[tuple[str, str], tuple[Limit, ...]] = {}
+        self._held: dict[AccountId, int] = {}
+        self._borrow: Limit | None = None
+        most = run.spec.funding.max_borrow_gpus
+        if most is not None:
             held = sum(lease.gpus for lease in run.leases.values() if lease.payer.fund is Fund.BORROWED)
-            self.may_borrow = limit - held
-        if idle and not self.free_ride:
+            self._borrow = Limit((most - held) // self.size, Reason.BorrowLimit)
+        if idle and not self._opportunistic:
             for lease in run.leases.values():
-                payer = lease.payer
-                books = (self.taken, self.lent) if payer.fund is Fund.BORROWED else (self.taken,)
-                for book in books:
-                    book[payer.budget, payer.envelope] = book.get((payer.budget, payer.envelope), 0) + lease.gpus
-
-    def take(self, offer: Offer, pods: int) -> None:
-        """Spend on `pods` more (or, negative, fewer) pods."""
-        gpus = pods * self.size
-        account = offer.account.id
-        planned = self._planned(account)
-        self.taken[account] = self.taken.get(account, 0) + gpus
-        self.per_gpu[account] = offer.per_gpu
-        if account in self._tallies:
-            planned = self._planned(account) - planned
-            for tally in self._tallies[account]:
-                tally.used += gpus
-                tally.spent += planned
-        if offer.fund is Fund.BORROWED:
-            self.lent[account] = self.lent.get(account, 0) + gpus
-            self.may_borrow -= gpus
+                payer = (lease.payer.budget, lease.payer.envelope)
+                self._held[payer] = self._held.get(payer, 0) + lease.gpus
 
     def room(self, offer: Offer) -> tuple[int, Reason]:
         """Whole pods it could still pay for, and the question at which the next pod fails."""
         if offer.refusal is not None:
             return 0, offer.refusal
-        if self.taken or self.idle:
-            return self._room(offer)
-        if offer.room is None:
-            offer.room = self._room(offer)
-        return offer.room
-
-    def _room(self, offer: Offer) -> tuple[int, Reason]:
         least, why = PLENTY, Reason.Covered
-        for gpus, reason in self._bounds(offer):
-            pods = max(gpus // self.size, 0)
-            if pods < least:
-                least, why = pods, reason
+        for limit in self.limits(offer):
+            left = max(0, limit.left)
+            if left < least:
+                least, why = left, limit.reason
         return least, why
 
-    def own_room(self, offer: Offer) -> int:
-        """Whole pods that its own terms would still let it pay for, whatever it shares with others."""
-        if offer.refusal is not None:
-            return 0
-        return max(min((gpus for gpus, _ in self._own_bounds(offer)), default=PLENTY) // self.size, 0)
+    def take(self, offer: Offer, pods: int) -> None:
+        """Spend on `pods` more (or, negative, fewer) pods."""
+        for limit in self.limits(offer):
+            limit.left -= pods
+
+    def spend(self, asked: list[Offer], pods: int) -> tuple[list[tuple[Offer, int]], list[Reason]]:
+        """Who would pay how many of `pods` pods, wherever money is, in order, and what stopped each that was asked."""
+        shares: list[tuple[Offer, int]] = []
+        stops: list[Reason] = []
+        for offer in asked:
+            if pods == 0:
+                break
+            room, why = self.room(offer)
+            stops.append(why)
+            count = min(room, pods)
+            pods -= count
+            if count:
+                shares.append((offer, count))
+            if count and pods:  # who pays the rest leaves nobody to be asked
+                self.take(offer, count)
+        for offer, count in shares if pods else shares[:-1]:
+            self.take(offer, -count)
+        return shares, stops
+
+    def limits(self, offer: Offer) -> tuple[Limit, ...]:
+        """All limits on an envelope, in the order of asking."""
+        account = offer.account
+        found = self._known.get(account.id)
+        if found is None:
+            borrow = () if self._borrow is None or offer.fund is not Fund.BORROWED else (self._borrow,)
+            own = (Limit(gpus // self.size, why) for gpus, why in self._bounds(offer))
+            caps = (limit for cap in self.state.caps_over(account) for limit in self._over(cap, Key(account.id[0])))
+            found = self._known[account.id] = (*borrow, *own, *caps)
+        return found
 
     def _bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
-        """GPUs left by each question, in the order of asking."""
-        if offer.fund is Fund.BORROWED:
-            yield self.may_borrow, Reason.BorrowLimit
-        yield from self._own_bounds(offer)
-        for tally in self._over(offer.account):
-            cap = tally.cap
-            if cap.max_concurrency is not None and not self.free_ride:
-                yield cap.max_concurrency - tally.used, Reason.AggregateCapExceeded
-            if cap.max_gpu_hours is not None:
-                yield self._affordable(cap.max_gpu_hours - tally.spent, 0, offer.per_gpu), Reason.AggregateCapExceeded
-
-    def _over(self, account: Account) -> list[CoverTally]:
-        """The caps over an envelope; their members are added up once, and what is taken from one of them counts at once."""
-        if account.id not in self._caps:
-            known = {tally.cap.name: tally for tally in self._tallies.get(account.id, ())}
-            caps = self.state.caps_over(account)
-            self._caps[account.id] = [known.get(cap.name) or self._add_up(cap, Key(account.id[0])) for cap in caps]
-        return self._caps[account.id]
-
-    def _add_up(self, cap: AggregateCap, budget: Key) -> CoverTally:
-        members = [self.state.account(budget, name) for name in cap.envelopes]
-        tally = CoverTally(cap)
-        for member in members:
-            tally.used += self._used(member) + self.taken.get(member.id, 0)
-            if cap.max_gpu_hours is not None:
-                tally.spent += self._spent(member) + self._planned(member.id)
-            self._tallies.setdefault(member.id, []).append(tally)
-        return tally
-
-    def _own_bounds(self, offer: Offer) -> Iterator[tuple[int, Reason]]:
         """GPUs left by the questions that concern one envelope alone."""
         account = offer.account
         envelope = account.envelope
         assert envelope is not None, "an envelope that is asked exists"
-        taken = self.taken.get(account.id, 0)
+        held = self._held.get(account.id, 0)
         if offer.fund is Fund.BORROWED:
-            lending, lent = envelope.lending, self.lent.get(account.id, 0)
-            if lending.max_concurrency is not None and not self.free_ride:
-                used = 0 if self.idle else max(account.lent_used, self._promised(account).lent)
-                yield lending.max_concurrency - used - lent, Reason.LendingCapExceeded
+            lending = envelope.lending
+            promised = self.withheld.get(account.id, NOTHING)
+            if lending.max_concurrency is not None and not self._opportunistic:
+                used = held if self.idle else max(account.lent_used, promised.lent)
+                yield lending.max_concurrency - used, Reason.LendingCapExceeded
             if lending.max_gpu_hours is not None:
-                promised = 0 if self.idle else self._lent_committed(account)
-                left = lending.max_gpu_hours - account.lent_consumed(self.now) - promised
-                yield self._affordable(left, lent, offer.per_gpu), Reason.LendingCapExceeded
-        if not self.free_ride:
-            yield envelope.concurrency - self._used(account) - taken, Reason.ConcurrencyCapExceeded
+                committed = held * self._per_gpu
+                if not self.idle:
+                    committed = max(account.lent_committed(self.now, self._quantum), promised.lent_committed)
+                left = lending.max_gpu_hours - account.lent_consumed(self.now) - committed
+                yield self._affordable(left), Reason.LendingCapExceeded
+        if not self._opportunistic:
+            yield envelope.concurrency - self._used(account), Reason.ConcurrencyCapExceeded
         if envelope.max_gpu_hours is not None:
-            left = envelope.max_gpu_hours - self._spent(account)
-            yield self._affordable(left, taken, offer.per_gpu), Reason.IntegralCapExceeded
+            yield self._affordable(envelope.max_gpu_hours - self._spent(account)), Reason.IntegralCapExceeded
+
+    def _over(self, cap: AggregateCap, budget: Key) -> tuple[Limit, ...]:
+        """The limits of an aggregate cap: one object for all its members, so that what one of them takes counts for all."""
+        known = self._caps.get((budget, cap.name))
+        if known is None:
+            members = [self.state.account(budget, name) for name in cap.envelopes]
+            left = []
+            if cap.max_concurrency is not None and not self._opportunistic:
+                left.append(cap.max_concurrency - sum(map(self._used, members)))
+            if cap.max_gpu_hours is not None:
+                left.append(self._affordable(cap.max_gpu_hours - sum(map(self._spent, members))))
+            known = tuple(Limit(gpus // self.size, Reason.AggregateCapExceeded) for gpus in left)
+            self._caps[budget, cap.name] = known
+        return known
 
     @property
     def _quantum(self) -> int:
         return self.state.config.commit_quantum
 
-    def _promised(self, account: Account) -> Withheld:
-        return self.withheld.get(account.id, NOTHING)
-
     def _used(self, account: Account) -> int:
-        return 0 if self.idle else max(account.used, self._promised(account).used)
-
-    def _lent_committed(self, account: Account) -> int:
-        return max(account.lent_committed(self.now, self._quantum), self._promised(account).lent_committed)
+        if self.idle:
+            return self._held.get(account.id, 0)
+        return max(account.used, self.withheld.get(account.id, NOTHING).used)
 
     def _spent(self, account: Account) -> int:
         if self.idle:
-            return account.consumed(self.now)
-        committed = max(account.committed(self.now, self._quantum), self._promised(account).committed)
-        return account.consumed(self.now) + committed
+            return account.consumed(self.now) + self._held.get(account.id, 0) * self._per_gpu
+        promised = self.withheld.get(account.id, NOTHING).committed
+        return account.consumed(self.now) + max(account.committed(self.now, self._quantum), promised)
 
-    def _planned(self, account: AccountId) -> int:
-        return self.taken.get(account, 0) * self.per_gpu.get(account, 0)
-
-    @staticmethod
-    def _affordable(left: int, taken: int, per_gpu: int) -> int:
+    def _affordable(self, left: int) -> int:
         """GPUs whose worst case fits into the hours left."""
         if left <= 0:
             return 0
-        return PLENTY if per_gpu == 0 else left // per_gpu - taken
-
-    def save(self) -> tuple[dict[AccountId, int], dict[AccountId, int], int]:
-        """To go back to when a placement does not work out."""
-        return dict(self.taken), dict(self.lent), self.may_borrow
-
-    def restore(self, saved: tuple[dict[AccountId, int], dict[AccountId, int], int]) -> None:
-        """Go back."""
-        self.taken, self.lent, self.may_borrow = dict(saved[0]), dict(saved[1]), saved[2]
-        self._caps, self._tallies = {}, {}
-
-
-def spend(purse: Purse, asked: list[Offer], pods: int) -> tuple[list[tuple[Offer, int]], list[Reason]]:
-    """Pay for up to `pods` pods wherever money is, in order: who pays how many, and what stopped each that was asked."""
-    shares: list[tuple[Offer, int]] = []
-    stops: list[Reason] = []
-    for offer in asked:
-        if pods == 0:
-            break
-        room, why = purse.room(offer)
-        count = min(room, pods)
-        if count:
-            purse.take(offer, count)
-            shares.append((offer, count))
-            pods -= count
-        stops.append(why)
-    return shares, stops
+        return PLENTY * self.size if self._per_gpu == 0 else left // self._per_gpu
 
 
 def cause(stops: list[Reason]) -> Reason:
     """The cause to tell: that of the envelope that passed the most; none asked is NoEnvelope."""
     return max(stops, key=_RANK.__getitem__, default=Reason.NoEnvelope)
+
+
+def counts(stops: list[Reason]) -> dict[str, int]:
+    """How many were stopped by which reason."""
+    found: dict[str, int] = {}
+    for reason in stops:
+        found[reason.value] = found.get(reason.value, 0) + 1
+    return found

@@ -68,11 +68,11 @@ def _named(engine: Engine, spec: RunSpec, asked: set[AccountId]) -> tuple[str, .
 
 def _pods(engine: Engine, run: RunState, now: int) -> dict[str, int]:
     """How many pods each of those named could pay for; a window that opens later may bring any number."""
-    purse = envelopes.Purse(engine.state, run, now)
+    spending = envelopes.Spending(engine.state, run, now)
     rooms: dict[tuple[str, AccountId], int] = {}
     for offer in envelopes.offers(engine.state, engine.family, run, now):
         if offer.account.owner in run.spec.funding.sponsors:
-            room = envelopes.PLENTY if envelopes.opens_later(offer, now) else purse.room(offer)[0]
+            room = envelopes.PLENTY if envelopes.opens_later(offer, now) else spending.room(offer)[0]
             lender = offer.account.owner, offer.account.id
             rooms[lender] = max(rooms.get(lender, 0), room)
     pods: dict[str, int] = {}

@@ -94,7 +94,7 @@ def draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool = Fal
 
 def _draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool) -> Draft | None:
     pool = planner.pool
-    if pool is None or planner.stopped_apart() is not None:
+    if pool is None or planner.out_of_reach() is not None:
         return None
     cut_from = _cut_from_of(engine, run.hold)
     cut_at = None if cut_from is None else max(engine.now, cut_from)
@@ -168,7 +168,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             message=_in_time(run, date, message or _told(engine, run, found, date)) + _unpaid(engine, run, found, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
-            envelopes=_payers(found.planner, run),
+            envelopes=_payers(found.planner),
             cut_from=cut_from,
         )
     )
@@ -236,7 +236,7 @@ def _make_far(engine: Engine, run: RunState, planner: Planner, why: Reason, cut_
             ),
             domains=(),
             lien={},
-            envelopes=_payers(planner, run),
+            envelopes=_payers(planner),
             cut_from=cut_from,
         )
     )
@@ -320,9 +320,8 @@ def _unpaid(engine: Engine, run: RunState, found: Draft, date: int) -> str:
     return "; its money's window closes before, and nobody else pays then: as things stand it starts only if GPUs come free sooner"
 
 
-def _payers(planner: Planner, run: RunState) -> tuple[str, ...]:
-    purse = envelopes.Purse(planner.state, run, planner.now)
-    shares, _ = envelopes.spend(purse, planner.offers, planner.least.pods)
+def _payers(planner: Planner) -> tuple[str, ...]:
+    shares, _ = planner.spending.spend(planner.offers, planner.least.pods)
     return tuple(f"{short(offer.payer.budget)}/{offer.payer.envelope}" for offer, _ in shares)
 
 

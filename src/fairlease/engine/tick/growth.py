@@ -8,14 +8,12 @@ earlier money is passed over for it. It commits hours for the rest of the attemp
 
 from __future__ import annotations
 
-from copy import copy
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.cover import envelopes
 from fairlease.engine.place.bind import bind
 from fairlease.engine.place.packing import Block, Need
-from fairlease.engine.place.plan import Plan, Planner
+from fairlease.engine.place.plan import Planner
 from fairlease.engine.preempt.shrink import group_widths
 from fairlease.engine.refusal import Refusal
 from fairlease.ledger.state import events as ev
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fairlease.engine.context import Engine
+    from fairlease.engine.place.plan import Plan
     from fairlease.ledger.state.accounts import AccountId
     from fairlease.ledger.state.dirty import Dirty
     from fairlease.ledger.state.runs import RunState
@@ -115,7 +114,7 @@ def _grow(engine: Engine, run: RunState) -> Refusal | None:
             if isinstance(planned, Refusal):
                 return planned
             spots = [spot._replace(group=piece.group) for spot in planned.spots]
-            event = bind(run, Plan(planned.width, spots, planned.payers), Reason.Grow)
+            event = bind(run, planned._replace(spots=spots), Reason.Grow)
             state.apply(engine.now, event)
             found.append(event)
     for event in found:
@@ -154,48 +153,15 @@ def _domain_of(engine: Engine, node: str) -> int:
 
 def _plan(engine: Engine, run: RunState, piece: Piece) -> Plan | Refusal:
     """Where a piece lies and who pays; in one of the run's domains, unless that would pass over earlier money."""
-    planner = _planner(engine, run)
+    state = engine.state
+    planner = Planner(state, engine.family, run, engine.now)
     unpaid = planner.unpaid_for(piece.need.pods, "GPUs more")
     if unpaid is not None:
         return unpaid
     width = run.width + piece.need.blocks[0].active * piece.need.size
-    plan = _planner(engine, run, piece.within).at(width, piece.need)
-    if piece.within is None:
-        own = 0
-        for node in {lease.node for lease in run.leases.values()}:
-            own |= _domain_of(engine, node)
-        near = _planner(engine, run, own).at(width, piece.need)
-        if plan is None or (near is not None and _accounts(near) == _accounts(plan)):
-            plan = near
+    domains = (state.capacity.nodes[lease.node].domain for lease in run.leases.values())
+    home = {domain: None for domain in domains if domain is not None}
+    eligible = -1 if piece.within is None else piece.within
+    plan = Planner(state, engine.family, run, engine.now, eligible=eligible, home=home).at(width, piece.need)
     gpus = piece.need.pods * piece.need.size
     return plan or Refusal(Reason.NoRoom, f"{gpus} GPUs more find no room together", {})
-
-
-def _planner(engine: Engine, run: RunState, within: int | None = None) -> Planner:
-    """A planner that commits the rest of the attempt, on the nodes of `within` if told so."""
-    planner = Planner(engine.state, engine.family, run, engine.now)
-    if run.deadline is not None:
-        planner.offers = [_for_the_rest(offer, run.deadline - engine.now) for offer in planner.offers]
-    if within is not None:
-        planner.offers = [_inside(offer, within) for offer in planner.offers]
-    return planner
-
-
-def _accounts(plan: Plan) -> list[AccountId]:
-    return sorted(offer.account.id for offer in plan.payers)
-
-
-def _for_the_rest(offer: envelopes.Offer, left: int) -> envelopes.Offer:
-    """The same offer, for the time that is left of the attempt."""
-    twin = copy(offer)
-    twin.per_gpu = left
-    return twin
-
-
-def _inside(offer: envelopes.Offer, mask: int) -> envelopes.Offer:
-    """The same offer, on fewer nodes."""
-    twin = copy(offer)
-    twin.mask &= mask
-    if not twin.mask and twin.refusal is None:
-        twin.refusal = Reason.SelectorMismatch
-    return twin

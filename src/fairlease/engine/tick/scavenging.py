@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine.place.bind import digest_of, unused_ranks
-from fairlease.engine.place.plan import Plan, Planner
+from fairlease.engine.place.plan import Planner
 from fairlease.ledger.state.events import Cell, LeasesOpened
 from fairlease.ledger.state.slots import bits_of, lowest
 from fairlease.model.lease import Role
@@ -18,6 +18,7 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.context import Engine
+    from fairlease.engine.place.plan import Plan
     from fairlease.ledger.state.capacity import NodeState
     from fairlease.ledger.state.runs import RunState
 
