@@ -55,13 +55,12 @@ class ReleaseTimes:
     def _of(self, run: RunState) -> int | dict[int, int]:
         """The time for the whole run, or by the serial of each lease."""
         end = NEVER if run.deadline is None else run.deadline
-        payers = {id(lease.payer): self._closes(lease.payer) for lease in run.leases.values()}
-        first = EVER if run.overdrawn else min(payers.values(), default=NEVER)
+        first = EVER if run.overdrawn else self._first_closes(run)
         if run.spec.malleable is None or first >= end:
             return min(first, end)
         owing: dict[int, int] = {}
         for lease in run.leases.values():
-            lost = EVER if run.unit(lease) in run.overdrawn else payers[id(lease.payer)]
+            lost = EVER if run.unit(lease) in run.overdrawn else self._closes(lease.payer)
             owing[lease.group] = min(lost, owing.get(lease.group, end))
         times = {lease.serial: end for lease in run.leases.values()}
         for when in sorted(set(owing.values()) - {end}, reverse=True):
@@ -69,6 +68,15 @@ class ReleaseTimes:
             for victim in of_unclaimed(run, lambda _: True, groups):
                 times |= {lease.serial: when for lease in victim.leases}
         return times
+
+    def _first_closes(self, run: RunState) -> int:
+        """When the first window closes of those that pay for a run; mostly one payer pays for all of it, and is asked once."""
+        found, asked = NEVER, None
+        for lease in run.leases.values():
+            if lease.payer is not asked:
+                asked = lease.payer
+                found = min(found, self._closes(asked))
+        return found
 
     def _closes(self, payer: Payer) -> int:
         found = overdraft.closes(self._state.account(payer.budget, payer.envelope))
