@@ -123,7 +123,12 @@ class Reason(enum.Enum):
     NodeFailed = "NodeFailed", 514, True, "wait for the node to return"
 
     # Answers to requests.
-    AlreadyExists = "AlreadyExists", 600, False, "choose another name: one is taken until nameRetention (30d) after its run ended"
+    AlreadyExists = (
+        "AlreadyExists",
+        600,
+        False,
+        "choose another name: one is taken until nameRetention (30d) after its run ended",
+    )
     NotFound = "NotFound", 601, False, "look at the list for the right name"
     Terminal = "Terminal", 602, False, "nothing to do: it has ended"
     Forbidden = "Forbidden", 603, False, "ask an administrator to bind you to this owner"
