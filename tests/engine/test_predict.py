@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from tests.engine.build import HOUR, MINUTE, World, budget, node, run
 
 from fairlease.engine.forecast import predicted_ends
-from fairlease.ledger.learning.durations import Durations, kinds
+from fairlease.ledger.learning.durations import Durations, kinds, kinds_of
+from fairlease.ledger.state.runs import RunState
+from fairlease.ledger.state.state import State
 from fairlease.ledger.state.undo import UndoLog
 from fairlease.ledger.store import snapshot
 from fairlease.model.amount import DAY, SECOND
@@ -27,13 +29,18 @@ def believing(past: list[tuple[str, str | None, int, int]], **more: int) -> Worl
     return world
 
 
+def quantiles(state: State, what: RunState, elapsed: int, wanted: tuple[int, ...] = (100, 500, 900)) -> list[int]:
+    """How long a run lasts in all, for each share."""
+    return state.durations.quantiles(kinds_of(what), elapsed, what.spec.runtime.expected_duration, wanted)
+
+
 @settings(deadline=None)
 @given(ends, st.integers(0, 1000 * DAY))
 def test_quantiles_are_in_order_and_lie_beyond_what_has_passed(
     past: list[tuple[str, str | None, int, int]], elapsed: int
 ) -> None:
     world = believing(past)
-    found = predicted_ends.quantiles(world.scheduler.state, world.run("r"), elapsed, (10, 100, 500, 900, 990))
+    found = quantiles(world.scheduler.state, world.run("r"), elapsed, (10, 100, 500, 900, 990))
     assert found == sorted(found)
     assert found[0] > elapsed
 
@@ -46,9 +53,7 @@ def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
     world = believing(past)
     early, late = sorted((one, other))
     state, what = world.scheduler.state, world.run("r")
-    for before, after in zip(
-        predicted_ends.quantiles(state, what, early), predicted_ends.quantiles(state, what, late), strict=True
-    ):
+    for before, after in zip(quantiles(state, what, early), quantiles(state, what, late), strict=True):
         assert after >= before - 1 - before // 1000  # rounding apart
 
 
@@ -56,7 +61,7 @@ def test_who_has_run_longer_is_not_believed_to_end_before_one_who_has_not(
 @given(ends, st.integers(1, 10 * DAY))
 def test_nothing_is_believed_to_outlast_its_limit(past: list[tuple[str, str | None, int, int]], limit: int) -> None:
     world = believing(past, max_duration=limit)
-    assert max(predicted_ends.quantiles(world.scheduler.state, world.run("r"), 0)) <= max(limit, 1)
+    assert predicted_ends.middle(world.scheduler.state, world.run("r"), 0) <= max(limit, 1)
 
 
 @settings(deadline=None)
@@ -83,9 +88,7 @@ def test_a_snapshot_believes_what_the_state_does(past: list[tuple[str, str | Non
     twin = snapshot.thaw(snapshot.freeze(state))
     assert snapshot.freeze(twin) == snapshot.freeze(state)
     for elapsed in (0, MINUTE, DAY):
-        assert predicted_ends.quantiles(twin, twin.runs[key("r")], elapsed) == predicted_ends.quantiles(
-            state, world.run("r"), elapsed
-        )
+        assert quantiles(twin, twin.runs[key("r")], elapsed) == quantiles(state, world.run("r"), elapsed)
 
 
 def test_habits_of_an_owner_are_learned_from_attempts_that_end_by_themselves() -> None:
@@ -95,12 +98,12 @@ def test_habits_of_an_owner_are_learned_from_attempts_that_end_by_themselves() -
         world.now += HOUR
         world.end(f"r{number}")
     world.submit("next", run("a", 8))
-    low, middle, high = predicted_ends.quantiles(world.scheduler.state, world.run("next"), 0)
+    low, middle, high = quantiles(world.scheduler.state, world.run("next"), 0)
     assert abs(middle - HOUR) < 10 * MINUTE
     assert low > 40 * MINUTE
     assert high < 2 * HOUR
     world.now += DAY
-    later = predicted_ends.quantiles(world.scheduler.state, world.run("next"), DAY)
+    later = quantiles(world.scheduler.state, world.run("next"), DAY)
     assert later[2] > DAY + HOUR
     assert predicted_ends.end_of(world.run("next"), world.now) > world.now
 
@@ -117,7 +120,7 @@ def test_work_that_was_canceled_teaches_nothing() -> None:
 
 def test_a_stated_duration_stands_where_nothing_is_known() -> None:
     world = believing([], expected_duration=3 * HOUR)
-    low, middle, high = predicted_ends.quantiles(world.scheduler.state, world.run("r"), 0)
+    low, middle, high = quantiles(world.scheduler.state, world.run("r"), 0)
     assert abs(middle - 3 * HOUR) < HOUR
     assert low > 30 * MINUTE
     assert high < 12 * HOUR

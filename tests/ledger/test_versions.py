@@ -34,7 +34,7 @@ def test_a_snapshot_of_an_earlier_version_is_the_state_that_its_entries_tell(num
     assert derived(state) == derived(folded(number))
 
 
-UNKNOWN_BEFORE: dict[int, tuple[str, ...]] = {4: ("names", "durations", "expected")}
+UNKNOWN_BEFORE: dict[int, tuple[str, ...]] = {4: ("names", "durations", "expected"), 5: ("forecasts",)}
 """By the first format that has it, what earlier snapshots do not tell to the millisecond: when runs ended, and what was learned."""
 
 

@@ -125,7 +125,7 @@ def test_a_snapshot_of_another_version_is_passed_over(tmp_path: Path) -> None:
         stage.stop()
         with closing(sqlite3.connect(stage.home / "ledger.db")) as db:
             (body,) = db.execute("SELECT body FROM snapshot ORDER BY seq DESC LIMIT 1").fetchone()
-            other = msgspec.msgpack.encode({**msgspec.msgpack.decode(body), "waits": [[], []]})
+            other = msgspec.msgpack.encode({**msgspec.msgpack.decode(body), "forecasts": [[], []]})
             db.execute("UPDATE snapshot SET body = ?, digest = ?", (other, hashlib.sha256(other).digest()))
             db.commit()
         stage.start()

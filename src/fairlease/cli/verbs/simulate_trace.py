@@ -270,6 +270,8 @@ def _tell(session: Session, told: Given) -> None:
         click.echo(f"stopped       {told['stopped']}")
     if "forecast" in told:
         click.echo(f"forecast      {_kept(told['forecast'])}")
+        for horizon, row in told["forecast"]["horizons"].items():
+            click.echo(f"  {horizon:<11} {_kept(row)}")
     if told["runs"]["waiting"]:
         causes = ", ".join(f"{count:,} {reason}" for reason, count in told["runs"]["waiting"].items())
         click.echo(f"not ended     {causes}")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairlease.ledger.learning.waits import punctual
+from fairlease.ledger.learning.waits import horizon_of, punctual
 from fairlease.ledger.state import events as ev
-from fairlease.model.amount import DAY, HOUR, SECOND
+from fairlease.model.amount import SECOND
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from fairlease.model.record import Key
 
-HORIZONS = ((HOUR, "under 1h"), (6 * HOUR, "1h to 6h"), (DAY, "6h to 1d"))
-BEYOND = "over 1d"
+NAMES = ("under 1h", "1h to 6h", "6h to 1d", "over 1d")
+"""What horizons are called."""
 
 
 class Sample(NamedTuple):
@@ -91,18 +91,16 @@ def calibrate(samples: Sequence[Sample]) -> dict[str, Any]:
     for sample in samples:
         by_owner.setdefault(sample.owner, []).append(sample)
         by_horizon.setdefault(horizon(sample), []).append(sample)
-    names = [*(name for _, name in HORIZONS), BEYOND]
     return {
         **figures(samples),
         "owners": {owner: figures(by_owner[owner]) for owner in sorted(by_owner)},
-        "horizons": {name: figures(by_horizon[name]) for name in names if name in by_horizon},
+        "horizons": {name: figures(by_horizon[name]) for name in NAMES if name in by_horizon},
     }
 
 
 def horizon(sample: Sample) -> str:
     """How far ahead a forecast looked, in words."""
-    ahead = sample.p50 - sample.asked
-    return next((name for limit, name in HORIZONS if ahead < limit), BEYOND)
+    return NAMES[horizon_of(sample.p50 - sample.asked)]
 
 
 def figures(samples: Sequence[Sample]) -> dict[str, Any]:

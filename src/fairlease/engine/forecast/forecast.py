@@ -1,18 +1,20 @@
-"""Forecast: when a waiting run will start, early, in the middle and late (SEMANTICS §6).
+"""Forecast: when a waiting run will start: P10, P50 and P90 (SEMANTICS §6).
 
-A rehearsal of the engine gives one date. The owner's waits lately are another opinion. The spread around their blend is that of
-the errors that such forecasts made before (`engine.belief`), so that four fifths of all starts come to lie between P10 and P90
-whatever the cluster is like. What is certain bounds all of it: nothing starts in the past, a date by hard facts is kept.
+Two rehearsals of the engine are played, one with durations as history has them in the middle, one with the mean of the last two
+like each. What is foreseen lies between, in the logarithm of time. The interval around it is what forecasts of the same horizon
+have taught (`intervals`), so that four fifths of all starts come to lie between P10 and P90 whatever the cluster is like. What is
+certain bounds all of it: nothing starts in the past, a date by hard facts is kept.
 """
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.forecast.bias import Bias
+from fairlease.engine.forecast.intervals import interval
 from fairlease.engine.forecast.rehearsal import NEAR, Rehearsal, Start
 from fairlease.engine.forecast.remedies import Remedies
-from fairlease.ledger.learning.waits import PLAY_MIN, SHARES, nats
+from fairlease.ledger.learning.waits import CERTAIN, SHARES
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import MINUTE, SECOND, format_duration
 from fairlease.model.record import short
@@ -32,28 +34,28 @@ MOVED_SHARE = 4
 """A forecast has moved where P50 differs by a quarter of the time that is left, and a minute at least, or its source changed."""
 
 COMPARED = NEAR
-"""Of runs that are forecast for the first time, as many at once are played with the baseline as well, to be compared with it."""
+"""Runs forecast at one instant for which both rehearsals are played; the others rest on the first alone."""
 
 CONFIDENT = 10
 """The share that is aimed at counts as much as so many starts, so that the first ones do not say too much."""
 
 
 class WaitForecast(NamedTuple):
-    """What is foreseen of one run: P10, P50 and P90, and the start in the rehearsal that they rest on."""
+    """What is foreseen of one run: P10, P50 and P90, the start in the rehearsal, and in the one with the last two durations."""
 
     p10: int
     p50: int
     p90: int
     start: Start
-    usual: int | None
+    baseline: Start | None
 
 
 def outlooks(engine: Engine, wanted: Collection[Key]) -> dict[Key, WaitForecast]:
     """For every run named that would start if things went as predicted."""
-    state, now = engine.state, engine.now
-    starts = Rehearsal(engine, wanted, state.waits.open).play()
-    belief = Bias(state.waits, now, starts)
-    return {run: _outlook(belief, state, state.runs[run], starts[run]) for run in wanted if run in starts}
+    starts = Rehearsal(engine, wanted).play()
+    compared = [run for run in wanted if run in starts][:COMPARED]
+    baseline = Rehearsal(engine, compared, baseline=True).play() if compared else {}
+    return {run: _outlook(engine, run, starts[run], baseline.get(run)) for run in wanted if run in starts}
 
 
 def waiting(state: State) -> list[Key]:
@@ -81,21 +83,19 @@ def record(engine: Engine, runs: tuple[Key, ...] = ()) -> None:
     if not wanted:
         return
     found = outlooks(engine, wanted)
-    fresh = [run for run in found if state.runs[run].foreseen_first is None]
-    baseline = Rehearsal(engine, fresh[:COMPARED], baseline=True).play() if fresh else {}
     told = [run for run in wanted if run in found and _moved(state.runs[run], found[run], engine.now)]
     if told:
         remedies = Remedies(engine)
-        rows = tuple(_row(engine, state.runs[run], found[run], baseline.get(run), remedies) for run in told)
+        rows = tuple(_row(engine, state.runs[run], found[run], remedies) for run in told)
         engine.emit(ev.Forecasted(runs=rows))
 
 
 def foreseen(engine: Engine, run: RunState, found: WaitForecast) -> ev.Foreseen:
     """A forecast as it would be written down now."""
-    return _row(engine, run, found, None, Remedies(engine))
+    return _row(engine, run, found, Remedies(engine))
 
 
-def _row(engine: Engine, run: RunState, found: WaitForecast, baseline: Start | None, remedies: Remedies) -> ev.Foreseen:
+def _row(engine: Engine, run: RunState, found: WaitForecast, remedies: Remedies) -> ev.Foreseen:
     lack = remedies.of(run)
     return ev.Foreseen(
         run=run.key,
@@ -105,8 +105,7 @@ def _row(engine: Engine, run: RunState, found: WaitForecast, baseline: Start | N
         source=found.start.source,
         why=_why(run, found, engine.now),
         play=found.start.at - engine.now,
-        usual=found.usual,
-        baseline=None if baseline is None else baseline.at - engine.now,
+        baseline=None if found.baseline is None else found.baseline.at - engine.now,
         confidence=confidence(engine.state),
         deficit_gpus=lack.deficit_gpus,
         scope=lack.scope,
@@ -114,27 +113,27 @@ def _row(engine: Engine, run: RunState, found: WaitForecast, baseline: Start | N
     )
 
 
-def _outlook(belief: Bias, state: State, run: RunState, start: Start) -> WaitForecast:
-    now = belief.now
-    usual = state.waits.usual(run.spec.owner, now - run.asked_at)
-    least, own = nats(PLAY_MIN), nats(max(start.at - now, PLAY_MIN))
-    doubt = [max(least, nats(max(each - now, 1))) - own for each in (start.low, start.at, start.high)]
-    waits = belief.waits(start.at - now, usual, doubt)
-    p10, p50, p90 = (_bounded(run, now + wait, start.at, now) for wait in waits)
-    return WaitForecast(p10, p50, p90, start, usual)
+def _outlook(engine: Engine, key: Key, start: Start, baseline: Start | None) -> WaitForecast:
+    now, run = engine.now, engine.state.runs[key]
+    wait = start.at - now
+    foreseen = wait if baseline is None or start.far or baseline.far else isqrt(wait * (baseline.at - now))
+    p10, p50, p90 = (_bounded(run, now + each, start, now) for each in interval(engine.state.waits, foreseen))
+    return WaitForecast(p10, p50, p90, start, baseline)
 
 
-def _bounded(run: RunState, when: int, played: int, now: int) -> int:
-    """No date in the past, none before the money's window opens, none after the date that hard facts give.
+def _bounded(run: RunState, when: int, start: Start, now: int) -> int:
+    """No date in the past, none before the money's window opens, none after a date that hard facts or rules give.
 
-    Unless it starts before the window in the play: other money may come free sooner.
+    Unless the play says otherwise: other money may come free before the window, and others may be served before that date.
     """
     hold = run.hold
+    if start.source in CERTAIN:
+        when = min(when, start.at)
     if hold is not None and hold.holds:
         if hold.basis is Reason.HardFacts:
-            when = min(when, hold.earliest_start)
+            when = min(when, max(start.at, hold.earliest_start))
         elif hold.basis is Reason.WindowClosed:
-            when = max(when, min(played, hold.earliest_start))
+            when = max(when, min(start.at, hold.earliest_start))
     return max(when, now)
 
 

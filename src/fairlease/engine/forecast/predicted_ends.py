@@ -2,18 +2,16 @@
 
 For dates, what was expected of a run when it started (nine times in ten) stands until it is proved wrong: one that outlives it is
 given twice as long, again and again, so that a date does not drift from look to look. For forecasts it is asked anew each time,
-with what it has lasted already: `ledger.durations` says how.
+with what it has lasted already: `ledger.learning.durations` says how.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.ledger.learning.durations import HIGH, LOW, MIDDLE, UNKNOWN, kinds_of
+from fairlease.ledger.learning.durations import MIDDLE, UNKNOWN, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
 
@@ -37,12 +35,12 @@ def end_of(run: RunState, now: int) -> int:
     return end if run.deadline is None else min(end, run.deadline)
 
 
-def quantiles(state: State, run: RunState, elapsed: int, wanted: Sequence[int] = (LOW, MIDDLE, HIGH)) -> list[int]:
-    """How long an attempt lasts in all, given that it has lasted for `elapsed`: one duration for each share asked for."""
+def middle(state: State, run: RunState, elapsed: int) -> int:
+    """How long an attempt lasts in all, given that it has lasted for `elapsed`: half of those like it last longer."""
     runtime = run.spec.runtime
-    found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, wanted)
+    found = state.durations.quantiles(kinds_of(run), elapsed, runtime.expected_duration, (MIDDLE,))[0]
     limit = runtime.max_duration
-    return found if limit is None else [min(each, max(limit, elapsed + 1)) for each in found]
+    return found if limit is None else min(found, max(limit, elapsed + 1))
 
 
 def alike(run: RunState, elapsed: int) -> tuple[object, ...]:

@@ -3,23 +3,20 @@
 Timers fall due as they will: deadlines, windows, hours that run out, reservations. Work ends when it is predicted to, in the middle
 of what is believed of it. What then starts, and by what, is what is wanted; nothing is written, and nothing is learned from it.
 Later arrivals, failures and cancellations are not played: how far that leads astray is learned from what comes of forecasts
-(`engine.belief`).
+(`ledger.learning.waits`).
 
-Who stands near the front of its line is played; whose turn lies far behind is told by `engine.flow`, and if nobody else is asked
+Who stands near the front of its line is played; whose turn lies far behind is told by `fluid_queue`, and if nobody else is asked
 about, nothing is played at all.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from heapq import heapify, heappop, heappush, nsmallest
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.command import TimePassed, WorkEnded
 from fairlease.engine.forecast import predicted_ends
 from fairlease.engine.forecast.fluid_queue import Turns, places
-from fairlease.engine.place.plan import least_width
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.timers import Due
 from fairlease.model.amount import DAY, SECOND
@@ -29,11 +26,10 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection
 
     from fairlease.engine.context import Decision, Engine
     from fairlease.ledger.state.runs import RunState
-    from fairlease.ledger.state.state import State
 
 HORIZON = 120 * DAY
 STEPS_MAX = 4_000
@@ -50,70 +46,23 @@ _GRID_BITS = 5
 HOLDS_MAX = 16
 """Reservations that are played with all that follows from them."""
 
-FAR_OFF = 2
-"""How many times earlier or later than the flow says somebody may come to its turn."""
-
-
 _FUNDED = (Reason.DropSpare, Reason.Shrink, Reason.RandomPreempt)
 """Why work gives way that has a claim to its GPUs, and therefore its notice."""
 
 
 class Start(NamedTuple):
-    """When a run starts in the rehearsal, what lets it, and when that would come early (`low`) or late (`high`)."""
+    """When a run starts in the rehearsal, and what lets it; `far`: not played, but told by the fluid queue."""
 
     at: int
     source: Reason
-    after: Key | None
-    low: int
-    high: int
-
-
-class Span(NamedTuple):
-    """When an attempt ends: early, in the middle, late."""
-
-    low: int
-    middle: int
-    high: int
-
-
-class Early:
-    """By when how many GPUs of each flavor have come free if all that runs ends early, and how many those ask for who wait."""
-
-    def __init__(self, state: State, ends: Iterable[tuple[RunState, int]]) -> None:
-        self._free = {flavor: pool.idle for flavor, pool in state.capacity.pools.items()}
-        self._freed: dict[str, list[tuple[int, int]]] = {}
-        for run, low in ends:
-            self._freed.setdefault(run.spec.resources.gpu_type, []).append((low, run.width + run.spare_gpus))
-        self._asked: dict[str, list[tuple[int, int]]] = {}
-        for shape in state.queue.shapes.values():
-            spec = shape.sample
-            asked = self._asked.setdefault(spec.resources.gpu_type, [])
-            asked += [(order, least_width(spec)) for order in shape.orders]
-        self._sums: dict[str, tuple[list[int], list[int], list[int], list[int]]] = {}
-
-    def turn(self, run: RunState) -> int | None:
-        """When a run could have its GPUs at the earliest, after all who asked before it; None where not even then."""
-        flavor = run.spec.resources.gpu_type
-        if flavor not in self._sums:
-            freed, asked = sorted(self._freed.get(flavor, [])), sorted(self._asked.get(flavor, []))
-            gpus = accumulate(each for _, each in freed), accumulate(each for _, each in asked)
-            self._sums[flavor] = [at for at, _ in freed], list(gpus[0]), [order for order, _ in asked], list(gpus[1])
-        times, freed_gpus, orders, asked_gpus = self._sums[flavor]
-        place = bisect_left(orders, run.order)
-        wanted = (asked_gpus[place - 1] if place else 0) + least_width(run.spec) - self._free.get(flavor, 0)
-        at = bisect_left(freed_gpus, wanted)
-        return times[at] if at < len(times) else None
+    after: Key | None = None
+    far: bool = False
 
 
 class Rehearsal:
-    """One play, until all that are wanted have started; of those `besides` it is told what can be told then.
+    """One play, until all that are wanted have started. `baseline`: with the mean of the last two durations instead of our own."""
 
-    `baseline`: with the durations of the baseline instead of our own.
-    """
-
-    def __init__(
-        self, engine: Engine, wanted: Collection[Key], besides: Collection[Key] = (), *, baseline: bool = False
-    ) -> None:
+    def __init__(self, engine: Engine, wanted: Collection[Key], *, baseline: bool = False) -> None:
         self.state = engine.state
         self.now = engine.now
         self.starts: dict[Key, Start] = {}
@@ -122,12 +71,10 @@ class Rehearsal:
         self._engine = engine.twin()
         self._baseline = baseline
         self._wanted = {run for run in wanted if self.state.runs[run].reason.transient}
-        self._waiting = self._wanted | {run for run in besides if self.state.runs[run].reason.transient}
+        self._waiting = set(self._wanted)
         self._ends: list[tuple[int, int, Key, int]] = []
-        self._spans: dict[Key, Span] = {}
-        self._known: dict[tuple[object, ...], Span] = {}
+        self._known: dict[tuple[object, ...], int] = {}
         self._crowd = False
-        self._early: Early | None = None
         self._promised: dict[Key, int] = {}
 
     def play(self) -> dict[Key, Start]:
@@ -158,7 +105,6 @@ class Rehearsal:
             self._crowd = len(running) > CROWD
             self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
-            self._early = Early(state, [(run, self._spans[run.key].low) for run in running])
             self._simplify()
             while not near.isdisjoint(self._waiting):
                 if self.steps >= STEPS_MAX or self.played >= most:
@@ -224,7 +170,7 @@ class Rehearsal:
         for run, date in self._promised.items():
             start = self.starts.get(run)
             if start.at > date if start is not None else run in self._waiting:
-                self.starts[run] = Start(date, Reason.Notice, None, self._soonest(run, date), date)
+                self.starts[run] = Start(date, Reason.Notice)
 
     def _due(self, now: int) -> list[WorkEnded]:
         found = []
@@ -238,15 +184,14 @@ class Rehearsal:
     def _end_of(self, run: RunState) -> tuple[int, int, Key, int]:
         start, now = run.started_at, max(self.state.at, self.now)
         assert start is not None, "what runs has started"
-        span = self._spans[run.key] = Span(*(start + each for each in self._lasts(run, now - start)))
-        middle = span.middle
+        end = start + self._lasts(run, now - start)
         if self._crowd:
-            ahead = middle - self.now
+            ahead = end - self.now
             grain = max(SECOND, 1 << max(0, ahead.bit_length() - _GRID_BITS - 1))
-            middle = self.now - (-ahead // grain) * grain
-        return middle, run.order, run.key, run.attempt
+            end = self.now - (-ahead // grain) * grain
+        return end, run.order, run.key, run.attempt
 
-    def _lasts(self, run: RunState, elapsed: int) -> Span:
+    def _lasts(self, run: RunState, elapsed: int) -> int:
         """How long an attempt lasts in all that has lasted for `elapsed`; alike for all of one kind that begin anew.
 
         In a crowd also for those that have lasted about as long, to an eighth: else each that runs would have to be thought about.
@@ -257,33 +202,25 @@ class Rehearsal:
         found = self._known.get(kind)
         if found is None:
             found = self._known[kind] = self._predicted(run, elapsed)
-        return found if found.low > elapsed else Span(*(max(each, elapsed + 1) for each in found))
+        return max(found, elapsed + 1)
 
-    def _predicted(self, run: RunState, elapsed: int) -> Span:
-        if self._baseline:
-            alike = predicted_ends.last_two(self.state, run, elapsed)
-            return Span(alike, alike, alike)
-        return Span(*predicted_ends.quantiles(self.state, run, elapsed))
+    def _predicted(self, run: RunState, elapsed: int) -> int:
+        predicted = predicted_ends.last_two if self._baseline else predicted_ends.middle
+        return predicted(self.state, run, elapsed)
 
     def _by_flow(self, reached: int) -> None:
         """Those whose turn was not played: it comes after all that was."""
         if not self._waiting:
             return
-        turns = Turns(self.state, self.now, lambda run, age: self._lasts(run, age).middle, expected=not self._baseline)
+        turns = Turns(self.state, self.now, self._lasts, expected=not self._baseline)
         for key in self._waiting:
             turn = turns.of(self.state.runs[key])
             if turn is not None:
-                wait = max(turn, reached - self.now)
-                at, early, late = (self.now + each for each in (wait, wait // FAR_OFF, wait * FAR_OFF))
-                self.starts[key] = Start(at, Reason.Predicted, None, early, late)
+                self.starts[key] = Start(max(self.now + turn, reached), Reason.Predicted, far=True)
 
     def _after(self, ended: list[WorkEnded], at: int) -> Start | None:
         """What was let start by the end of work; None where no work ended."""
-        if not ended:
-            return None
-        last = ended[-1].run
-        span = self._spans[last]
-        return Start(at, Reason.Predicted, last, max(self.now, min(at, span.low)), max(at, span.high))
+        return Start(at, Reason.Predicted, ended[-1].run) if ended else None
 
     def _by_fact(self, key: Key, at: int, decision: Decision, bases: dict[Key, Reason]) -> Start:
         source, after = bases.get(key, Reason.HardFacts), None
@@ -295,13 +232,7 @@ class Rehearsal:
                 source = Reason.Window
             elif isinstance(event, ev.LeasesClosed) and event.reason is Reason.TimeLimit:
                 after = event.run
-        return Start(at, source, after, at if source is Reason.Window else self._soonest(key, at), at)
-
-    def _soonest(self, key: Key, at: int) -> int:
-        """How early a run may start that is certain to start by then: where enough work ends early, it need not wait so long."""
-        run, early = self.state.runs[key], self._early
-        turn = None if early is None else early.turn(run)
-        return at if turn is None else max(self.now, min(at, turn))
+        return Start(at, source, after)
 
 
 def _begun(decision: Decision) -> dict[Key, None]:

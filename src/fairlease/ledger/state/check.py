@@ -35,7 +35,8 @@ _RUN_TIMERS = (Due.DEADLINE, Due.LATEST_START, Due.RESERVATION, Due.GROW, Due.RE
 def check(state: StateIndexes) -> None:
     """Raise where an index says something else than a scan."""
     leases = [lease for run in state.runs.values() for lease in run.leases.values()]
-    for part in (_leases(state, leases), _nodes(state, leases), _accounts(state, leases), _runs(state), _queue(state)):
+    books = (_leases(state, leases), _nodes(state, leases), _accounts(state, leases))
+    for part in (*books, _runs(state), _queue(state), _learning(state)):
         for what, indexed, scanned in part:
             assert indexed == scanned, f"the index of {what} says {indexed}, a scan gives {scanned}"
 
@@ -226,3 +227,10 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
 def _place(run: RunState) -> str:
     assert run.hold is not None, "it is among the reservations in force"
     return "blocked" if not run.hold.holds else "near" if run.hold.lien else "far"
+
+
+def _learning(state: StateIndexes) -> Iterator[Scanned]:
+    waits, opened = state.waits, state.waits.open.values()
+    yield "open forecasts", Counter(waits.crowds), Counter(each.horizon for each in opened)
+    passing = [(each.dates[each.passed], each.run) for each in opened if each.passed < len(each.dates)]
+    yield "dates of forecasts", list(waits.due), sorted(passing)

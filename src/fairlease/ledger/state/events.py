@@ -259,10 +259,9 @@ class ReservationTurned(Event, frozen=True, kw_only=True):
 class Foreseen(Record, frozen=True, kw_only=True):
     """When a waiting run will start: before `p10` once in ten, `p50` five, `p90` nine times in ten.
 
-    `source` says what it rests on, `why` what it is waiting for or why it moved. `play`, `usual` and `baseline` are waits from then
-    on that it was made of or is compared with: by a forward play of the engine, of the owner's runs lately, and by a play with the
-    mean of the last two durations. Where it has a reservation, `deficit_gpus` and `remedies` say what is missing, and what could
-    give way.
+    `source` says what it rests on, `why` what it is waiting for or why it moved. `play` and `baseline` are waits from then on: by a
+    forward play of the engine, and by a play with the mean of the last two durations. Where it has a reservation, `deficit_gpus`
+    and `remedies` say what is missing, and what could be preempted. `usual` is in ledgers of earlier versions only.
     """
 
     run: Key

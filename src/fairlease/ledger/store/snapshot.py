@@ -116,7 +116,7 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     overdrawn: tuple[tuple[Unit, int | None], ...]
 
 
-FORMAT = 4
+FORMAT = 5
 """One more whenever something is kept that was not, or means something else. The defaults of new fields are right for old ones."""
 
 
@@ -139,7 +139,7 @@ class FrozenState(Record, frozen=True, kw_only=True):
     outcomes: int
     last_outcome: str
     durations: tuple[Kept, ...]
-    waits: KeptWaits
+    forecasts: KeptWaits | None = None
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -199,7 +199,7 @@ def freeze(state: State) -> bytes:
         outcomes=state.outcomes,
         last_outcome=state.last_outcome,
         durations=tuple(state.durations.freeze()),
-        waits=state.waits.freeze(),
+        forecasts=state.waits.freeze(),
     )
     return _encoder.encode(frozen)
 
@@ -277,7 +277,8 @@ def _thaw(frozen: FrozenState) -> State:
     state.orders, state.serial = frozen.orders, frozen.serial
     state.outcomes, state.last_outcome = frozen.outcomes, frozen.last_outcome
     state.durations.thaw(frozen.durations)
-    state.waits.thaw(frozen.waits)
+    if frozen.forecasts is not None:  # before format 5 something else was learned, which is forgotten
+        state.waits.thaw(frozen.forecasts)
     state.settled()
     return state
 
