@@ -51,8 +51,8 @@ UNKNOWN = 2 * HOUR
 _TAIL, _STATED = (1, 10), (3, 8)
 """How fast belief fades on both sides of that, in halvings to each bin, as a fraction; where somebody stated it, faster."""
 
-LOW, MIDDLE, HIGH = 100, 500, 900
-"""P10, P50 and P90, in thousandths."""
+MIDDLE, HIGH = 500, 900
+"""P50 and P90, in thousandths."""
 
 KINDS_MAX = 8192
 """Kinds of work that are remembered. Beyond that, an eighth goes: those of which nothing has ended for the longest time."""
