@@ -18,10 +18,10 @@ from bench.synthetic import Figures
 from fairlease.kube.api.connection import Api
 from fairlease.kube.api.informer import Change, Informer, What
 from fairlease.kube.api.kubeconfig import ClusterAccess, from_files
-from fairlease.kube.api.names import RUN
+from fairlease.kube.api.names import OWNER, RUN
 from fairlease.kube.api.resource import BUDGETS, LEASES, LEDGER_ENTRIES, NAMESPACES, NODES, PODS, RUNS, Resource
 from fairlease.kube.api.wire_types import PodSeen, Seen
-from fairlease.kube.manifests.policy import CONTROLLER, OWNER
+from fairlease.kube.manifests.policy import CONTROLLER
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUPS = ("system:serviceaccounts", "system:authenticated")

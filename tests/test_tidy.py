@@ -11,13 +11,14 @@ import tokenize
 import typing
 from collections.abc import Iterable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from fairlease.kube.controller.settings import Cluster
+from fairlease.kube.settings import Cluster
 from fairlease.local.daemon.config import Machine
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
@@ -183,6 +184,43 @@ def test_the_engine_never_asks_for_the_time() -> None:
     nothing(
         (f"{place}: {name}()" for path in pure for place, name in calls(path) if name in {"now", "utcnow", "today"}),
         "Take `now` as an argument; a decision that looks at a clock cannot be replayed:",
+    )
+
+
+def module_of(path: Path) -> str:
+    """The name under which a file of the source is imported."""
+    return ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+def imported(path: Path, modules: set[str]) -> set[str]:
+    """The modules of ours that a file imports, wherever in it, for types alone too."""
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {each for name in node.names if (each := f"{node.module}.{name.name}") in modules} or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found & modules - {module_of(path)}
+
+
+def test_no_modules_of_the_source_import_each_other_in_a_circle() -> None:
+    paths = {module_of(path): path for path in under("src")}
+    graph = {name: imported(path, set(paths)) for name, path in paths.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        nothing([" → ".join(error.args[1])], "Hand over what is needed instead of importing back (types count):")
+
+
+def test_no_two_classes_of_the_source_share_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in under("src"):
+        for node in tree(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    nothing(
+        (f"{name}: {', '.join(found)}" for name, found in places.items() if len(found) > 1),
+        "One name, one thing; call one of them otherwise:",
     )
 
 

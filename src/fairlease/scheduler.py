@@ -12,7 +12,7 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.context import Decision, Engine, Fault
+from fairlease.engine.context import Decision, Engine, RunFault
 from fairlease.engine.tick.decide import decide
 from fairlease.ledger.state.state import State
 from fairlease.ledger.state.undo import Trial
@@ -66,7 +66,7 @@ class Decider:
 
     def _decide(self, now: int, commands: tuple[AnyCommand, ...]) -> tuple[Trial, Decision]:
         """One decision, inside a trial. A fault while a run was handled is that run's: all is undone and decided without it."""
-        faults: dict[Key, Fault] = {}
+        faults: dict[Key, RunFault] = {}
         while True:
             trial = self.state.trial()
             try:
@@ -77,7 +77,7 @@ class Decider:
                 if not isinstance(error, Exception) or subject is None or subject in faults:
                     raise
                 message = f"the scheduler failed to handle it ({type(error).__name__})"
-                faults[subject] = Fault(message, requested, "".join(traceback.format_exception(error)))
+                faults[subject] = RunFault(message, requested, "".join(traceback.format_exception(error)))
 
     def keep(self, proposal: Proposal, entry: Entry | None) -> Tick:
         """It is in the ledger, as `entry`; or it changed nothing, and there is none."""

@@ -16,8 +16,9 @@ from tests.kube.tenancy import path, thing
 from tests.kube.wires import connected
 from tools.controlplane import Plane, Rack
 
+from fairlease.kube.api.names import OWNER
 from fairlease.kube.ledger.archive import read_rows
-from fairlease.kube.manifests.policy import CONTROLLER, OWNER
+from fairlease.kube.manifests.policy import CONTROLLER
 from fairlease.ledger.audit.audit import AuditReport, scan
 
 PATIENCE_S = 60.0

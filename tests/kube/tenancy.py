@@ -7,8 +7,9 @@ from typing import Any
 
 from tools.controlplane import Answer, Api, Plane
 
+from fairlease.kube.api.names import OWNER
 from fairlease.kube.manifests.crd import GROUP, KINDS, VERSION
-from fairlease.kube.manifests.policy import CONTROLLER, OWNER
+from fairlease.kube.manifests.policy import CONTROLLER
 
 SOMEONE = {"name": "c", "image": "example.invalid/x:1"}
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from tools.controlplane import Plane
 
-from fairlease.kube.manifests.policy import ACCOUNT, NAMESPACE
+from fairlease.kube.api.names import NAMESPACE
+from fairlease.kube.manifests.policy import ACCOUNT
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/fairlease-controller"

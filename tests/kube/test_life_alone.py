@@ -11,8 +11,7 @@ from tests.kube.stage import EXIT, RUN_FOR, SILENT, Controller, Team, audited, e
 from tests.kube.tenancy import path
 from tools.controlplane import Plane, Rack
 
-from fairlease.kube.api.names import FINALIZER, HOLD
-from fairlease.kube.manifests.policy import NAMESPACE
+from fairlease.kube.api.names import FINALIZER, HOLD, NAMESPACE
 
 SETTINGS = "nodeDebounce: 1s\nretryBackoff: 2s\n"
 

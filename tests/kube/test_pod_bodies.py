@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 from tests.builders import EPOCH
 
-from fairlease.kube.controller.settings import ClusterSettings
 from fairlease.kube.projection.pods import pods_of, service_of
 from fairlease.kube.projection.rendezvous import gang_of
+from fairlease.kube.settings import ClusterSettings
 from fairlease.ledger.state.runs import RunState
 from fairlease.model.amount import MINUTE
 from fairlease.model.lease import Fund, Lease, Payer, Role

@@ -14,7 +14,8 @@ from tests.model.rows import BUDGET, LEASE, RUN, changed
 from tests.model.tables import table
 from tools.controlplane import Api, Plane
 
-from fairlease.kube.manifests.policy import CONTROLLERS, OWNER, POLICIES
+from fairlease.kube.api.names import OWNER
+from fairlease.kube.manifests.policy import CONTROLLERS, POLICIES
 
 LABEL = "rq.davidlangworthy.io/run"
 

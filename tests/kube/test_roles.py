@@ -11,7 +11,8 @@ from tests.model.rows import BUDGET, RUN
 from tests.model.tables import table
 from tools.controlplane import Api, Plane
 
-from fairlease.kube.manifests.policy import CONTROLLER, NAMESPACE
+from fairlease.kube.api.names import NAMESPACE
+from fairlease.kube.manifests.policy import CONTROLLER
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 

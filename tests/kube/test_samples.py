@@ -14,8 +14,8 @@ from tests.model.rows import (
 from tests.model.tables import table
 from tools.controlplane import Plane
 
+from fairlease.kube.api.names import OWNER
 from fairlease.kube.manifests.crd import KINDS
-from fairlease.kube.manifests.policy import OWNER
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = sorted(each.name for each in (ROOT / "config" / "samples").glob("*.yaml") if each.name != "namespace.yaml")

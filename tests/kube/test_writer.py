@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import structlog
 
+from fairlease.kube.api.cache import Made
 from fairlease.kube.api.connection import ApiError, Status
 from fairlease.kube.api.http import Unreachable
 from fairlease.kube.projection.write_queue import Target, WriteLane, WritePart
-from fairlease.kube.projection.writer import MOST_S, PASSING_S, Made, Writer
+from fairlease.kube.projection.writer import MOST_S, PASSING_S, Writer
 from fairlease.ledger.state.state import State
 from fairlease.model.record import Key
 from fairlease.runtime.metrics import CLUSTER, Metrics

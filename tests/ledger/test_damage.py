@@ -14,7 +14,7 @@ from fairlease.ledger.audit.audit_file import audit_store
 from fairlease.ledger.store.anchor import Anchor
 from fairlease.ledger.store.protocol import Head, LeaseQuery
 from fairlease.ledger.store.sqlite import SqliteStore
-from fairlease.ledger.store.sqlite_file import CannotOpen, Damaged, Lost
+from fairlease.ledger.store.sqlite_file import CannotOpen, Damaged, LedgerLost
 from fairlease.model.record import key
 from fairlease.scheduler import Scheduler
 
@@ -83,10 +83,10 @@ def test_a_ledger_may_be_ahead_of_its_anchor_and_never_behind(whole: Path, tmp_p
     assert anchor.noted() == Head(seq=head.seq, hash=head.hash)
     for noted, told in ((Head(seq=head.seq + 1, hash=head.hash), "older"), (Head(seq=head.seq), "not the ledger")):
         anchor.note(noted)
-        with pytest.raises(Lost, match=told):
+        with pytest.raises(LedgerLost, match=told):
             SqliteStore(path)
     anchor.path.write_bytes(b"\xff" * 86)
-    with pytest.raises(Lost, match="cannot be told"):
+    with pytest.raises(LedgerLost, match="cannot be told"):
         SqliteStore(path)
     SqliteStore(path, restored=True).close()
     assert anchor.noted() == Head(seq=head.seq, hash=head.hash)

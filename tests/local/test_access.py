@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from tests.local.stage import Stage, budget_object, daemon, run_object, until
 
-from fairlease.local.daemon.config import Machine, load_settings
+from fairlease.local.daemon.config import load_settings
 from fairlease.local.daemon.launch import up
 from fairlease.local.socket.access import Access, covers
 from fairlease.local.socket.protocol import EXIT_FORBIDDEN, CallFailed
@@ -261,7 +261,7 @@ def test_a_binding_reaches_down_by_whole_segments_only() -> None:
 def test_a_daemon_that_is_not_root_takes_work_from_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = pwd.getpwnam(ALICE), pwd.getpwnam(BOB)
     monkeypatch.setattr("os.geteuid", lambda: own.pw_uid)
-    access = Access(Machine(users={BOB: ("org:ai",)}))
+    access = Access({BOB: ("org:ai",)}, ())
     me, you = access.caller(own.pw_uid, own.pw_gid), access.caller(other.pw_uid, other.pw_gid)
     assert me.admin
     assert access.may_spend(me, "org:any") is None
@@ -273,7 +273,7 @@ def test_a_daemon_that_is_not_root_takes_work_from_itself_only(monkeypatch: pyte
 def test_members_of_a_group_spend_what_it_is_bound_to() -> None:
     group = f"@{pwd.getpwnam(ALICE).pw_name}"
     entry = pwd.getpwnam(BOB)
-    access = Access(Machine(users={"@daemon": ("org:ops",), group: ("org:else",)}, admins=("@nobodies",)))
+    access = Access({"@daemon": ("org:ops",), group: ("org:else",)}, ("@nobodies",))
     caller = access.caller(entry.pw_uid, entry.pw_gid)
     assert (caller.admin, caller.owners) == (False, ("org:ops",))
     assert access.may_spend(caller, "org:else") is not None

@@ -14,12 +14,12 @@ import pytest
 from tests.local.stage import Stage, daemon, run_object, until
 
 from fairlease.local.daemon import daemon as daemon_module
-from fairlease.local.daemon.config import Machine, load_settings
+from fairlease.local.daemon.config import load_settings
 from fairlease.local.daemon.launch import NotUp, down, up
 from fairlease.local.socket.access import ASK, Access, Caller
+from fairlease.local.socket.objects import EXEC_BYTES_MAX, STRING_BYTES_MAX
 from fairlease.local.socket.protocol import EXIT_NO_DAEMON, SLOW_S, TIMEOUT_S, TIMEOUT_VARIABLE, CallFailed, Client
-from fairlease.local.socket.requests import EXEC_BYTES_MAX, STRING_BYTES_MAX, check
-from fairlease.local.socket.server import ServerRefusal
+from fairlease.runtime.requests import Refused, check
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def test_a_patience_that_is_no_number_of_seconds_is_passed_over(monkeypatch: pyt
 
 def test_what_only_administrators_do_is_asked_of_an_administrator() -> None:
     somebody = Caller(4711, "bob", frozenset({"bob"}), admin=False, owners=())
-    with pytest.raises(ServerRefusal) as refused:
-        check(Access(Machine()).may_govern(somebody, "write Budgets"))
-    assert refused.value.error.remedy == ASK
-    with pytest.raises(ServerRefusal) as refused:
-        check(Access(Machine()).may_spend(somebody, "org:ai"))
-    assert "bind you" in refused.value.error.remedy
+    with pytest.raises(Refused) as refused:
+        check(Access({}, ()).may_govern(somebody, "write Budgets"))
+    assert refused.value.remedy == ASK
+    with pytest.raises(Refused) as refused:
+        check(Access({}, ()).may_spend(somebody, "org:ai"))
+    assert "bind you" in refused.value.remedy
 
 
 def test_a_second_daemon_leaves_the_log_of_the_first_alone(tmp_path: Path) -> None:

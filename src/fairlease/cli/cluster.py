@@ -98,9 +98,10 @@ class Link:
         from fairlease.kube.api.connection import ApiError
         from fairlease.kube.api.http import Unreachable
         from fairlease.kube.api.kubeconfig import BadConfig
-        from fairlease.kube.api.refused import Refused, Unanswered
+        from fairlease.kube.api.refused import Unanswered
         from fairlease.kube.ledger.archive import BadArchive, HistoryMissing
         from fairlease.kube.ledger.journal import BrokenLedger
+        from fairlease.runtime.requests import Refused
 
         try:
             return self._runner.run(work)

@@ -6,7 +6,6 @@ daemon and no rights but the caller's own: reading needs the right to read, and 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -15,50 +14,27 @@ import click
 from click.shell_completion import ShellComplete
 
 from fairlease.cli.cluster import ClusterSession, archive_option, cluster_options, cluster_session
+from fairlease.cli.main import SECTIONS as MACHINE_SECTIONS
 from fairlease.cli.main import Verbs, run_group
 from fairlease.cli.verb import HELP, Recipe, Verb, VerbBackend, VerbGroup
 
 PROGRAM = "kubectl runs"
 
-SECTIONS: dict[str, dict[str, str]] = {
-    "Work": {
-        "submit": "Submit runs from files.",
-        "plan": "Quote a run: would it start, when, who pays, why not. Writes nothing.",
-        "list": "List runs.",
-        "show": "Show one run: its spec and status.",
-        "watch": "Watch runs as they change.",
-        "explain": "Explain why a run waits, runs or ended.",
-        "eta": "Say when a run will start: early, most likely, late.",
-        "logs": "Print what a run's pods wrote.",
-        "shrink": "Have an elastic run give GPUs back.",
-        "resize": "Set the width that an elastic run would like to have.",
-        "drill": "Rehearse a swap, and tell how long it takes.",
-        "cancel": "End runs.",
-    },
-    "Time and contention": {
-        "reservations": "List who waits until when, and on what that rests.",
-        "outcomes": "List and show who gave way to whom, and why.",
-        "lottery": "Repeat the draws of the record.",
-        "resolve": "Free GPUs for maintenance, by the rules of a claim.",
-        "forecast": "Show whether forecasts kept their word.",
-    },
-    "Money": {
-        "budgets": "List Budgets, show their use and loans, stop lending.",
-        "sponsors": "Show and change whom a run may borrow from.",
-        "cover": "Show whose money a run was offered, and why not.",
-        "who-pays": "Show who pays for a run, for an owner's runs, or for all.",
-    },
-    "The cluster and the record": {
-        "nodes": "Show nodes and free slots, and which groups still fit.",
-        "leases": "List leases, open and closed.",
-        "audit": "Replay the ledger, and compare the objects with it.",
-        "export": "Write leases or charges as CSV or Parquet.",
-    },
+_LINES = {name: line for section in MACHINE_SECTIONS.values() for name, line in section.items()} | {
+    "logs": "Print what a run's pods wrote.",
+    "budgets": "List Budgets, show their use and loans, stop lending.",
+    "audit": "Replay the ledger, and compare the objects with it.",
 }
+_VERBS = {
+    "Work": "submit plan list show watch explain eta logs shrink resize drill cancel",
+    "Time and contention": "reservations outcomes lottery resolve forecast",
+    "Money": "budgets sponsors cover who-pays",
+    "The cluster and the record": "nodes leases audit export",
+}
+SECTIONS = {title: {name: _LINES[name] for name in names.split()} for title, names in _VERBS.items()}
 """Every verb with the first line of its help, so that the list of them needs none of them."""
 
 CLUSTER = VerbBackend(PROGRAM, cluster_options, cluster_session, "the context's")
-_MODULES = {"logs": "cluster_logs"}
 _EVERYWHERE = ("leases",)
 _WATCHED = ("list", "show")
 _FAR_BACK = ("explain", "who-pays", "export", "audit")
@@ -89,19 +65,15 @@ class RunsVerbs(Verbs):
     """The verbs that there are on a cluster."""
 
     program, sections = PROGRAM, SECTIONS
+    places = Verbs.places | {
+        "logs": "cluster_logs",
+        "nodes": "nodes.listing",
+    }  # of nodes kubectl says the rest
     example = "kubectl runs plan -f run.yaml\n  kubectl runs submit -f run.yaml\n  kubectl runs explain my-run"
-
-    @classmethod
-    def lines(cls) -> dict[str, str]:
-        """The first line of each verb's help."""
-        return {name: line for section in cls.sections.values() for name, line in section.items()}
 
     def find(self, name: str) -> click.Command:
         """Make one verb."""
-        module = _MODULES.get(name, name.replace("-", "_"))
-        verbs = importlib.import_module(f"fairlease.cli.verbs.{module}")
-        found: click.Command = verbs.listing if name == "nodes" else verbs.command  # of nodes kubectl says the rest
-        return on_cluster(found)
+        return on_cluster(super().find(name))
 
 
 def on_cluster(command: click.Command) -> click.Command:
@@ -111,8 +83,7 @@ def on_cluster(command: click.Command) -> click.Command:
         dropped = _BY_KUBECTL.get(command.name, ())
         lines = [line for line in command.example.splitlines() if not any(f" {each} " in line for each in dropped)]
         example = "\n".join(lines).replace("fairlease ", f"{PROGRAM} ")
-        told = RunsVerbs.lines()[command.name]
-        group = VerbGroup(command.name, help=told, example=example, context_settings=HELP)
+        group = VerbGroup(command.name, help=_LINES[command.name], example=example, context_settings=HELP)
         for name, each in command.commands.items():
             if name not in dropped:
                 group.add_command(on_cluster(each))

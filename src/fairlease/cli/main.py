@@ -70,9 +70,9 @@ SECTIONS: dict[str, dict[str, str]] = {
 
 
 class Verbs(click.Group):
-    """Finds a verb's module by its name: `who-pays` is `command` in `fairlease.cli.verbs.who_pays`."""
+    """Finds a verb by its name: `who-pays` is `command` in `fairlease.cli.verbs.who_pays`; `places`: the others."""
 
-    program, sections = "fairlease", SECTIONS
+    program, sections, places = "fairlease", SECTIONS, {"shrink": "resize.shrink"}
     example = "fairlease up\n  fairlease run --gpus 2 -- python train.py\n  fairlease explain my-run"
 
     @property
@@ -82,7 +82,9 @@ class Verbs(click.Group):
 
     def find(self, name: str) -> click.Command:
         """Import one verb."""
-        found: click.Command = importlib.import_module(f"fairlease.cli.verbs.{name.replace('-', '_')}").command
+        module, _, what = self.places.get(name, name.replace("-", "_")).partition(".")
+        verbs = importlib.import_module(f"fairlease.cli.verbs.{module}")
+        found: click.Command = verbs.commands[what] if what else verbs.command
         return found
 
     def list_commands(self, ctx: click.Context) -> list[str]:

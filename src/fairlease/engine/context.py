@@ -31,7 +31,7 @@ class Try(NamedTuple):
     tally: dict[str, int]
 
 
-class Fault(NamedTuple):
+class RunFault(NamedTuple):
     """An exception while a run was handled: a bug of ours that is contained to that run. The traceback is for the log.
 
     `request`: it was a request about the run that could not be handled, and that is refused.
@@ -48,7 +48,7 @@ class Decision(NamedTuple):
     events: tuple[ev.AnyEvent, ...]
     answers: tuple[Refusal | None, ...]
     tries: tuple[Try, ...]
-    faults: Mapping[Key, Fault]
+    faults: Mapping[Key, RunFault]
 
 
 class Engine:
@@ -70,7 +70,7 @@ class Engine:
         self.horizon = AvailabilityCache()
         self.subject: Key | None = None
         self.requested = False
-        self.faults: Mapping[Key, Fault] = {}
+        self.faults: Mapping[Key, RunFault] = {}
         self._steps = steps
         self._family: Family | None = None
 
@@ -87,7 +87,9 @@ class Engine:
         twin.now, twin.beacon, twin.rehearses, twin._family = self.now, self.beacon, True, self.family
         return twin
 
-    def decide(self, now: int, commands: tuple[AnyCommand, ...], faults: Mapping[Key, Fault] | None = None) -> Decision:
+    def decide(
+        self, now: int, commands: tuple[AnyCommand, ...], faults: Mapping[Key, RunFault] | None = None
+    ) -> Decision:
         """One tick. The state is left changed, inside a trial that the caller must keep or undo.
 
         `faults`: runs that could not be handled when this tick was tried before; they are left alone for a while.

@@ -8,14 +8,14 @@ attempt that is cut begins anew.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine import command as cmd
 from fairlease.engine.forecast.calibration import Calibration
-from fairlease.ledger.store.chain import seal
-from fairlease.ledger.store.protocol import Conflict, Entry, Head
+from fairlease.ledger.store.memory import MemoryStore
+from fairlease.ledger.store.protocol import Entry
 from fairlease.model.amount import MINUTE
 from fairlease.model.config import Config
 from fairlease.replay.recorder import Watch
@@ -24,7 +24,7 @@ from fairlease.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from fairlease.ledger.state import events as ev
-    from fairlease.ledger.store.protocol import Ending, LeaseQuery, LeaseRow, Moment, Snapshot, Store
+    from fairlease.ledger.store.protocol import Snapshot, Store
     from fairlease.model.record import Key
     from fairlease.replay.cluster import ClusterPlan, Money
     from fairlease.replay.trace import Asker, Trace, TraceJob
@@ -68,50 +68,17 @@ class ReplayStage(NamedTuple):
     forecasts: int = 0
 
 
-class PassingStore:
+class PassingStore(MemoryStore):
     """A ledger that is sealed, entry by entry, and not kept: a replay needs its head, and of the past only what it saw itself."""
-
-    def __init__(self) -> None:
-        self._head = Head()
-
-    def head(self) -> Head:
-        """The last entry."""
-        return self._head
 
     def append(self, expected_seq: int, at: int, events: tuple[ev.AnyEvent, ...]) -> Entry:
         """Seal the entry, and let it go."""
-        if expected_seq != self._head.seq:
-            raise Conflict(f"the ledger's head is entry {self._head.seq}, not {expected_seq}")
-        entry, _ = seal(self._head, at, events)
-        self._head = Head(seq=entry.seq, hash=entry.hash, at=at)
+        entry = super().append(expected_seq, at, events)
+        self._entries.clear()
         return entry
-
-    def entries(self, after: int = 0) -> Iterator[Entry]:
-        """None: they were let go."""
-        del after
-        return iter(())
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """Nobody will start from it."""
-
-    def latest_snapshot(self) -> Snapshot | None:
-        """There is none."""
-        return None
-
-    def story(self, run: Key) -> list[Moment]:
-        """Forgotten."""
-        del run
-        return []
-
-    def leases(self, query: LeaseQuery) -> Iterator[LeaseRow]:
-        """Forgotten."""
-        del query
-        return iter(())
-
-    def endings(self, limit: int | None = None) -> list[Ending]:
-        """Forgotten."""
-        del limit
-        return []
 
 
 class TracePlay:

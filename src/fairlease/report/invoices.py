@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.model.amount import gpu_hours
 from fairlease.model.lease import Lease, Role
 from fairlease.model.record import Key, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
-    from fairlease.ledger.store.protocol import LeaseQuery, LeaseRow
+    from fairlease.ledger.store.protocol import LeaseRow
 
 View = dict[str, Any]
 Spent = tuple[Lease, int, int]
@@ -44,12 +42,6 @@ def invoice(rows: Iterable[LeaseRow], now: int, since: int | None = None, until:
         ],
         "owners": _owners([each for spent in runs.values() for each in spent]),
     }
-
-
-def invoice_of_file(ledger: Path, query: LeaseQuery, now: int) -> View:
-    """The same, of a ledger that is read beside its writer."""
-    with SqliteStore(ledger, readonly=True) as store:
-        return invoice(store.leases(query), now, query.since, query.until)
 
 
 def shares_of(spent: Iterable[Spent]) -> list[View]:

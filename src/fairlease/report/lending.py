@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease
+    from fairlease.model.run import Funding
 
 NEAR_PERCENT = 90
 """A lending cap that is so full is worth a warning."""
@@ -236,4 +237,13 @@ def loan_view(loan: Loan) -> dict[str, Any]:
         "since": format_instant(loan.since),
         "until": None if loan.until is None else format_instant(loan.until),
         "lendsMore": loan.renewable,
+    }
+
+
+def terms(funding: Funding) -> dict[str, Any]:
+    """On which terms a run borrows."""
+    return {
+        "allowBorrow": funding.allow_borrow,
+        "maxBorrowGPUs": funding.max_borrow_gpus,
+        "sponsorNames": list(funding.sponsors),
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from fairlease.model.amount import SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,3 +54,17 @@ class LedgerClock:
         """When something was that the wall's clock gave a time to: as long ago as the wall says, and no sooner than now."""
         ago_ms = max(0, self._wall_ns() // _MS - wall_ms)
         return max(ledger_at, self.now(ledger_at) - ago_ms)
+
+
+BACKOFF_MAX = 300 * SECOND
+_DOUBLED_MAX = 20
+
+
+def pause_ms(first_ms: int, failures: int) -> int:
+    """The pause of a run that failed so often before: twice as long each time."""
+    return min(first_ms << min(failures, _DOUBLED_MAX), BACKOFF_MAX)
+
+
+def a_backoff(value: int) -> str | None:
+    """What is wrong with a first pause; None where nothing is."""
+    return None if value <= BACKOFF_MAX else "expected at most 5m: that is the longest pause after any failure"

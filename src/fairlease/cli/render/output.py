@@ -10,7 +10,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
@@ -76,6 +77,14 @@ def show_table(
             click.echo(f"left out for want of room: {', '.join(left_out)}; a pipe shows all", err=True)
     elif empty:
         click.echo(empty, err=True)
+
+
+def show_facts(facts: Mapping[str, object]) -> None:
+    """Print what there is to say of one thing, a line for each fact that there is."""
+    said = {name: value for name, value in facts.items() if value not in (None, "", NOTHING)}
+    width = max(map(len, facts)) + 2
+    for name, value in said.items():
+        click.echo(f"{name + ':':<{width}}{value}")
 
 
 def warn_of_limit(found: int, limit: int) -> None:
@@ -212,3 +221,21 @@ def hours(value: float | None, *, exact: bool = False) -> str:
     if isinstance(value, int) or value == 0:
         return f"{value:.0f}"
     return f"{value:.2f}" if value >= least else f"<{least}"
+
+
+def wanted(progress: bool | None) -> bool:
+    """Whether a bar is shown: on a terminal, unless it was refused."""
+    return sys.stderr.isatty() and progress is not False
+
+
+@contextmanager
+def progress_bar(
+    length: int, *, shown: bool, label: str = "", told: Callable[[int], str] | None = None
+) -> Iterator[Callable[[int], None]]:
+    """A bar of `length` behind its `label`, told how much is done; `told` says beside it what that is."""
+    if not shown or length == 0:
+        yield lambda _done: None
+        return
+    beside = None if told is None else lambda done: "" if done is None else told(done)
+    with click.progressbar(length=length, label=label or None, file=sys.stderr, item_show_func=beside) as bar:
+        yield lambda done: bar.update(done - bar.pos, done)

@@ -73,10 +73,10 @@ def command(
 
     from fairlease.kube.api.connection import Api
     from fairlease.kube.api.kubeconfig import BadConfig, find_access
+    from fairlease.kube.api.names import NAMESPACE
     from fairlease.kube.controller.main import Controller
-    from fairlease.kube.controller.settings import ClusterSettings, read_settings
     from fairlease.kube.ledger.journal import BrokenLedger
-    from fairlease.kube.manifests.policy import NAMESPACE
+    from fairlease.kube.settings import ClusterSettings, read_settings
     from fairlease.model.document import Invalid
     from fairlease.runtime.log import json_lines
     from fairlease.runtime.settings import BeaconSource

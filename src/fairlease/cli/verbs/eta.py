@@ -6,7 +6,7 @@ import click
 
 from fairlease.cli.failure import unsaid
 from fairlease.cli.render.contention import UNTESTED
-from fairlease.cli.render.output import NOTHING, reason_cell, show_table, until
+from fairlease.cli.render.output import reason_cell, show_facts, show_table, until
 from fairlease.cli.session import Answer, Session, bare
 from fairlease.cli.verb import READ, limit_option, owner_option, run_argument, verb
 
@@ -58,10 +58,7 @@ def _draw(session: Session, row: Answer) -> None:
     if ended := row.get("ended"):
         facts |= {"Ended": f"{ended['at']}, {ended['reason']}", "Because": ended["message"]}
         facts["Why it ended"] = f"{session.program} explain {bare(row['name'])}"
-    width = max(len(name) for name, value in facts.items() if value) + 2
-    for name, value in facts.items():
-        if value not in (None, "", NOTHING):
-            click.echo(f"{name + ':':<{width}}{value}")
+    show_facts({name: value for name, value in facts.items() if value})
     _draw_odds(session, row)
 
 

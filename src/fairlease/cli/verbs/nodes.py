@@ -30,6 +30,9 @@ def listing(session: Session) -> None:
     session.show(session.call("nodes"), lambda answer: _draw(session, answer))
 
 
+commands = {"listing": listing}
+
+
 def _list(**given: Any) -> None:  # noqa: ANN401 - what stands before the name of a subcommand is for the list
     if click.get_current_context().invoked_subcommand is None:
         assert listing.callback is not None, "a verb has something to do"

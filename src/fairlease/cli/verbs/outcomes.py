@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fairlease.cli.render.output import NOTHING, reason_cell, show_table, warn_of_limit
+from fairlease.cli.render.output import NOTHING, reason_cell, show_facts, show_table, warn_of_limit
 from fairlease.cli.render.visits import heading
 from fairlease.cli.session import Answer, Session, bare
 from fairlease.cli.verb import READ, completes, limit_option, verb
@@ -74,10 +74,7 @@ def draw_outcome(session: Session, outcome: Answer) -> None:
         "Seed": _seed(spec),
         "Previous": spec["previous"],
     }
-    width = max(map(len, facts)) + 2
-    for name, value in facts.items():
-        if value and value != NOTHING:
-            click.echo(f"{name + ':':<{width}}{value}")
+    show_facts(facts)
     heading("Gave way:")
     cuts = [(bare(cut["run"]), cut["gpus"], len(cut["leases"]), reason_cell(cut["reason"])) for cut in spec["actions"]]
     show_table(("RUN", "GPUS", "LEASES", "REASON"), cuts, colour=session.colour)

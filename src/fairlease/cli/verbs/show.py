@@ -6,7 +6,7 @@ import shlex
 
 import click
 
-from fairlease.cli.render.output import NOTHING, age, as_yaml, hours, show_table, until
+from fairlease.cli.render.output import age, as_yaml, hours, show_facts, show_table, until
 from fairlease.cli.render.runs_table import full_name, gpus, reason
 from fairlease.cli.session import Answer, Session, bare
 from fairlease.cli.verb import READ, run_argument, verb
@@ -49,10 +49,7 @@ def _draw(session: Session, run: Answer) -> None:
         "Leases": len(status.get("leases", ())),
         "Command": shlex.join(spec.get("command") or ()),
     }
-    width = max(map(len, facts)) + 2
-    for name, value in facts.items():
-        if value not in (None, "", NOTHING):
-            click.echo(f"{name + ':':<{width}}{value}")
+    show_facts(facts)
     _draw_funding(session, status.get("funding", {}))
     _draw_spares(session, status.get("spares", {}).get("groups", ()))
     if session.wide:

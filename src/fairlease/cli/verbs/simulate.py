@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, Failure
-from fairlease.cli.render.output import emit, show_table
-from fairlease.cli.render.progress import progress_bar, wanted
+from fairlease.cli.render.output import emit, progress_bar, show_table, wanted
 from fairlease.cli.session import Session, bare
 from fairlease.cli.verb import READ, verb
 from fairlease.cli.verbs.simulate_trace import play_trace, trace_options

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlease.cli.failure import BAD_INPUT, NO, UNWRITTEN, Failure
-from fairlease.cli.render.output import NOTHING, emit, show_table, span
-from fairlease.cli.render.progress import progress_bar
+from fairlease.cli.render.output import NOTHING, emit, progress_bar, show_table, span
 from fairlease.cli.session import Session
 
 if TYPE_CHECKING:
@@ -228,10 +227,10 @@ def _report(
 
 def _audit(play: TracePlay) -> Given | None:
     from fairlease.ledger.audit.audit import audit
-    from fairlease.ledger.store.memory import MemoryStore
+    from fairlease.replay.play import PassingStore
 
     store = play.scheduler.store
-    if not isinstance(store, MemoryStore):
+    if isinstance(store, PassingStore):
         return None
     found = audit(store.entries())
     return {"ok": found.ok, "checks": found.checks, "findings": [str(each) for each in found.findings]}

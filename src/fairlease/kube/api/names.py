@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from fairlease.model.lease import Lease
 
+NAMESPACE = "fairlease-system"
+"""The controller's own."""
+SCHEDULER = "fairlease"
+"""The name by which pods ask for us."""
 RUN = f"{PREFIX}run"
 """As a label: the run, cut where it is long. As an annotation: the whole name."""
 ATTEMPT = f"{PREFIX}attempt"

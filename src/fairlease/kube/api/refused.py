@@ -1,4 +1,4 @@
-"""What is answered with no, before or by the API server: a refusal with a Reason, and how to tell one no from another."""
+"""What is answered with no, before or by the API server: names that cannot be, and how to tell one no from another."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from fairlease.model.record import Key
+from fairlease.model.record import Key, short
 from fairlease.reason import Reason
+from fairlease.runtime.requests import Refused
 
 if TYPE_CHECKING:
     from fairlease.kube.api.connection import ApiError
@@ -17,15 +18,6 @@ _PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NAMESPACE = re.compile(_PART)
 _NAME = re.compile(rf"{_PART}(\.{_PART})*")
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.*)", re.DOTALL)
-
-
-class Refused(Exception):  # noqa: N818 - it says what happened
-    """A request that cannot be: why, and what would change it."""
-
-    def __init__(self, reason: Reason, message: str, remedy: str = "", *, problems: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.reason, self.message, self.problems = reason, message, problems
-        self.remedy = remedy or reason.remedy
 
 
 class Unanswered(Exception):  # noqa: N818 - it says what happened
@@ -44,7 +36,7 @@ def name_key(text: str) -> Key:
 
 def no_run(name: Key) -> Refused:
     """There is no such run."""
-    return Refused(Reason.NotFound, f"there is no run {name}")
+    return Refused(Reason.NotFound, f"there is no run {short(name)}")
 
 
 def is_namespace(text: str) -> bool:

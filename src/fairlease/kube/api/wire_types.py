@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlease.engine.refusal import Refusal
 from fairlease.kube.api.names import run_of, slots_of
 from fairlease.kube.api.resource import Meta, OwnSeen, Seen
+from fairlease.model.document import Findings
 from fairlease.model.node import GPU_RESOURCE, Node
-from fairlease.model.objects import OUT_OF_SERVICE
+from fairlease.model.objects import API_VERSION, OUT_OF_SERVICE, BudgetObject, RunObject, read_object
 from fairlease.model.record import Key
 from fairlease.model.rules import gpu_quantity
+from fairlease.reason import Reason
 
 __all__ = ["KILLED", "NEVER_MADE", "ConfigSeen", "NodeSeen", "OwnSeen", "PodSeen", "Seen"]
 
@@ -166,3 +169,15 @@ class PodSeen(msgspec.Struct, frozen=True):
         if bad is None and self.status.phase == "Failed":
             return KILLED
         return bad
+
+
+def read(seen: OwnSeen, kind: str) -> BudgetObject | RunObject | Refusal:
+    """One of our objects as the engine knows it, or what is wrong with it."""
+    findings = Findings("", kind)
+    metadata = {"name": seen.metadata.name, "namespace": seen.metadata.namespace}
+    raw = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": seen.spec}
+    found = read_object(raw, ((), 0), findings)
+    if isinstance(found, BudgetObject | RunObject) and not len(findings):
+        return found
+    told = "; ".join(f"{each.field}: {each.message}" for each in findings.problems()[:3])
+    return Refusal(Reason.InvalidRequest, told or f"it is no {kind}", {})

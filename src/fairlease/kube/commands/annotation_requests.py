@@ -1,4 +1,4 @@
-"""What people ask of the controller by an annotation (`kube.asking`), as the verbs `drill` and `resolve` do it, and its answers.
+"""The verbs `drill` and `resolve`, which people ask of the controller by an annotation (`kube.api.annotation_commands`).
 
 Times are those of who asks: they include the way to the controller and back.
 """
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlease.engine import command as cmd
 from fairlease.kube.api.annotation_commands import (
     DONE,
     DRILL,
@@ -24,21 +23,22 @@ from fairlease.kube.api.annotation_commands import (
     reply_name,
 )
 from fairlease.kube.api.connection import Api, ApiError
-from fairlease.kube.api.names import RANK
-from fairlease.kube.api.refused import Refused, Unanswered, name_key, no_run
+from fairlease.kube.api.names import NAMESPACE, RANK
+from fairlease.kube.api.refused import Unanswered, name_key, no_run
 from fairlease.kube.api.resource import LEASES, NAMESPACES, PODS, RUNS, OwnSeen, Resource
 from fairlease.kube.api.wire_types import PodSeen
 from fairlease.kube.ledger.archive import read_events
-from fairlease.kube.manifests.policy import NAMESPACE
 from fairlease.model.lease import Role
 from fairlease.model.record import Key, short, split
 from fairlease.reason import Reason
-from fairlease.runtime.queries.drain import REASON_MAX, consequences
+from fairlease.runtime import edits
+from fairlease.runtime import requests as rq
+from fairlease.runtime.requests import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from fairlease.kube.commands.answers import Answer
+    from fairlease.kube.commands.objects import Answer
     from fairlease.scheduler import Scheduler
 
 EVENTS = Resource("", "v1", "events", "Event")
@@ -56,16 +56,19 @@ class AnnotationRequests:
 
     def __init__(self, api: Api, present: Callable[[], Awaitable[Scheduler]]) -> None:
         self._api, self._present = api, present
-        self.verbs: dict[str, Callable[..., Awaitable[Answer]]] = {"drill": self.drill, "resolve": self.resolve}
+        self.verbs: dict[str, tuple[type[rq.Args], Callable[[Any], Awaitable[Answer]]]] = {
+            "drill": (rq.DrillArgs, self.drill),
+            "resolve": (rq.ResolveArgs, self.resolve),
+        }
 
     # --- drill -----------------------------------------------------------------------------------------------------------
 
-    async def drill(self, run: str, rank: int | None = None) -> Answer:
+    async def drill(self, args: rq.DrillArgs) -> Answer:
         """Rehearse a swap, and tell how long it took until it was decided and until the rank's pod ran on the spare."""
-        name = name_key(run)
+        name = name_key(args.run)
         namespace, short_name = split(name)
         before = await self._open_leases(name)
-        wish = DrillWish(id=uuid.uuid4().hex, at=_now(), rank=rank)
+        wish = DrillWish(id=uuid.uuid4().hex, at=_now(), rank=args.rank)
         begun = time.perf_counter()
         try:
             await self._api.patch(RUNS, short_name, _annotated({DRILL: _text(wish)}), namespace)
@@ -74,12 +77,12 @@ class AnnotationRequests:
                 raise
             raise no_run(name) from None
         await self._answer(short_name, namespace, wish.id)
-        decided_ms = _ms_since(begun)
+        decided_ms = edits.ms_since(begun)
         lost, new, spare = await self._exchanged(name, before)
         told: Answer = {
             "name": short(name),
             "attempt": new.spec["attempt"],
-            "rank": rank,
+            "rank": args.rank,
             "from": _place(lost),
             "to": _place(new),
             "spare": spare,
@@ -118,9 +121,9 @@ class AnnotationRequests:
         while None in (told["goneMs"], told["runningMs"]) and time.perf_counter() - begun < DRILL_S:
             old, pod = await self._pod(namespace, lost), await self._pod(namespace, new)
             if told["goneMs"] is None and (old is None or old.over):
-                told["goneMs"] = _ms_since(begun)
+                told["goneMs"] = edits.ms_since(begun)
             if pod is not None and pod.status.phase in ("Running", "Succeeded", "Failed") and told["runningMs"] is None:
-                told["runningMs"] = _ms_since(begun)
+                told["runningMs"] = edits.ms_since(begun)
             if pod is not None:
                 told["rank"] = int(pod.metadata.labels.get(RANK, "0"))
             await asyncio.sleep(PAUSE_S)
@@ -136,37 +139,19 @@ class AnnotationRequests:
 
     # --- resolve ---------------------------------------------------------------------------------------------------------
 
-    async def resolve(
-        self,
-        flavor: str,
-        gpus: int,
-        location: dict[str, str] | None = None,
-        pod: int = 1,
-        group: int | None = None,
-        reason: str = "",
-        *,
-        dryRun: bool = False,  # noqa: N803 - as in the protocol
-    ) -> Answer:
+    async def resolve(self, args: rq.ResolveArgs) -> Answer:
         """Free GPUs by hand, as an administrator; a dry run is the same decision, made here and undone."""
-        if len(reason) > REASON_MAX:
-            raise Refused(Reason.InvalidRequest, f"reason: longer than {REASON_MAX} characters", "be brief")
         wish = ResolveWish(
-            id=uuid.uuid4().hex, at=_now(), flavor=flavor, gpus=gpus, location=location or {}, pod=pod, group=group,
-            reason=reason,
+            id=uuid.uuid4().hex, at=_now(), flavor=args.flavor, gpus=args.gpus, location=args.location, pod=args.pod,
+            group=args.group, reason=args.reason,
         )  # fmt: skip
-        asked = wish.by_hand(await self._who_am_i())
-        if dryRun:
-            scheduler = await self._present()
-            command = cmd.Resolve(flavor, wish.location, asked)
-            with scheduler.what_if(max(_now(), scheduler.state.at), command) as decision:
-                for refusal in decision.answers:
-                    if refusal is not None:
-                        raise Refused(refusal.reason, refusal.message)
-                return {"dryRun": True, **consequences(decision.events, asked)}
-        await self._api.patch(NAMESPACES, NAMESPACE, _annotated({RESOLVE: _text(wish), RESOLVE_BY: asked.by}))
+        command = edits.resolve(args, await self._who_am_i(), wish.id)
+        if args.dry_run:
+            return edits.tried(await self._present(), _now(), command)
+        marks = {RESOLVE: _text(wish), RESOLVE_BY: command.asked.by}
+        await self._api.patch(NAMESPACES, NAMESPACE, _annotated(marks))
         await self._answer(NAMESPACE, ELSEWHERE, wish.id)
-        events = await read_events(self._api, wish.at - FRESH_MS)
-        return {"dryRun": False, **consequences(events, asked)}
+        return edits.consequences(await read_events(self._api, wish.at - FRESH_MS), command)
 
     async def _who_am_i(self) -> str:
         """One's name, as the API server knows it."""
@@ -211,10 +196,6 @@ class _Review(msgspec.Struct, frozen=True):
 
 def _now() -> int:
     return int(time.time() * 1000)
-
-
-def _ms_since(begun: float) -> float:
-    return round((time.perf_counter() - begun) * 1000, 1)
 
 
 def _text(wish: DrillWish | ResolveWish) -> str:

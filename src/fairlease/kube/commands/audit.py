@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fairlease.kube.api.resource import BUDGETS, LEASES, OUTCOMES, RESERVATIONS, RUNS, OwnSeen
-from fairlease.kube.controller.observation import read
+from fairlease.kube.api.wire_types import read
 from fairlease.kube.ledger.archive import past_of, read_rows
 from fairlease.kube.projection.statuses import alike, budget_report
 from fairlease.kube.projection.tombstones import lease_key

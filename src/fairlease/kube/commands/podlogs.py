@@ -12,11 +12,12 @@ import msgspec
 from fairlease.kube.api.connection import Api, ApiError
 from fairlease.kube.api.http import Unreachable
 from fairlease.kube.api.names import ATTEMPT, RANK, RUN, label_value, run_of
-from fairlease.kube.api.refused import Refused
+from fairlease.kube.api.refused import no_run
 from fairlease.kube.api.resource import PODS, RUNS, Meta, OwnSeen
 from fairlease.model.record import Key, short, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
+from fairlease.runtime.requests import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -145,7 +146,7 @@ class PodLogs:
             if not error.not_found:
                 raise
             if not self._begun:
-                raise Refused(Reason.NotFound, f"there is no run {self._run}") from None
+                raise no_run(self._run) from None
             return True
         return seen.status.get("phase") in _OVER
 

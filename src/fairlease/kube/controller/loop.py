@@ -22,7 +22,7 @@ from fairlease.kube.api.http import Unreachable
 from fairlease.kube.controller.notifier import ClusterNotifier
 from fairlease.kube.controller.observation import Observer, instant
 from fairlease.kube.ledger.archive import BadArchive, HistoryMissing, read_events, read_past
-from fairlease.kube.projection.projector import Projector
+from fairlease.kube.projection.projector import Projector, Remarks
 from fairlease.kube.projection.tombstones import Tombstones
 from fairlease.ledger.state import events as ev
 from fairlease.reason import Reason
@@ -34,11 +34,11 @@ from fairlease.scheduler import Decider, Tick, beginning
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from fairlease.kube.api.cache import ClusterCache
     from fairlease.kube.api.connection import Api
-    from fairlease.kube.controller.cache import ClusterCache
-    from fairlease.kube.controller.settings import ClusterSettings
     from fairlease.kube.ledger.archive import Archive
     from fairlease.kube.ledger.journal import Journal
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.store.protocol import Entry, Snapshot
     from fairlease.model.record import Key
     from fairlease.runtime.metrics import Metrics
@@ -90,8 +90,9 @@ class LeaderLoop:
         begins, since = beginning(journal)
         chronicle = Tombstones(begins, journal.entries(since))
         self._chronicle = chronicle
-        self._observer = Observer(self.decider.state, sight, chronicle, self.now, settings.cluster.retry_backoff)
-        self.projector = Projector(api, sight, self.decider, chronicle, self._observer, settings, metrics, log)
+        self._remarks, backoff_ms = Remarks(), settings.cluster.retry_backoff
+        self._observer = Observer(self.decider.state, sight, chronicle, self._remarks, self.now, backoff_ms)
+        self.projector = Projector(api, sight, self.decider, chronicle, self._remarks, settings, metrics, log)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self._stopping = False
         self._not_before = 0.0
@@ -300,7 +301,7 @@ class LeaderLoop:
 
     def _look_back(self) -> None:
         """Where objects tell of ends that the entries at hand do not, read the whole past, once."""
-        runs, self._observer.unknown = self._observer.unknown, set()
+        runs, self._remarks.unknown = self._remarks.unknown, set()
         leases, self.projector.lost_leases = self.projector.lost_leases, set()
         if runs or leases:
             self._beside(self._read_past(runs, leases))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fairlease import __version__
+from fairlease.kube.api.cache import ClusterCache
 from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.election import Election
 from fairlease.kube.api.http import Unreachable
-from fairlease.kube.controller.cache import ClusterCache
 from fairlease.kube.controller.loop import LeaderLoop
 from fairlease.kube.ledger.archive import Archive
 from fairlease.kube.ledger.journal import Journal
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from fairlease.kube.api.connection import Api
-    from fairlease.kube.controller.settings import ClusterSettings
+    from fairlease.kube.settings import ClusterSettings
 
 ELECTION = "fairlease-controller"
 ANYWHERE = "0.0.0.0"  # noqa: S104 - kubelets and scrapers ask from outside the pod

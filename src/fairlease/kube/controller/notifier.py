@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from fairlease.kube.api.cache import ClusterCache
     from fairlease.kube.api.connection import Api
-    from fairlease.kube.controller.cache import ClusterCache
-    from fairlease.kube.controller.settings import ClusterSettings
     from fairlease.kube.projection.projector import Projector
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.store.protocol import Entry
     from fairlease.runtime.metrics import Metrics
     from fairlease.scheduler import Decider

@@ -22,23 +22,23 @@ from fairlease.kube.api.annotation_commands import (
     read_drill,
     read_resolve,
 )
-from fairlease.kube.api.wire_types import KILLED, NEVER_MADE
-from fairlease.kube.manifests.policy import OWNER
+from fairlease.kube.api.names import OWNER
+from fairlease.kube.api.wire_types import KILLED, NEVER_MADE, read
 from fairlease.model.amount import SECOND, parse_instant
-from fairlease.model.document import Findings
-from fairlease.model.objects import API_VERSION, BudgetObject, RunObject, read_object
+from fairlease.model.objects import BudgetObject, RunObject
 from fairlease.model.owner import at_or_below
 from fairlease.model.record import Key, split
 from fairlease.model.run import Funding, Phase
 from fairlease.reason import Reason
-from fairlease.runtime.backoff import pause_ms
+from fairlease.runtime.clock import pause_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from fairlease.kube.api.cache import ClusterCache
     from fairlease.kube.api.wire_types import OwnSeen, PodSeen
-    from fairlease.kube.controller.cache import ClusterCache
     from fairlease.kube.projection.gangs import Gangs
+    from fairlease.kube.projection.projector import Remarks
     from fairlease.kube.projection.tombstones import Tombstones
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
@@ -52,22 +52,20 @@ SKEW_MS = 2 * SECOND
 
 
 class Observer:
-    """Turns marks into commands; `refused` has what was turned away, for as long as it is there."""
+    """Turns marks into commands; `remarks` gets what is to be told of what cannot be one."""
 
     def __init__(
-        self, state: State, sight: ClusterCache, chronicle: Tombstones, now: Callable[[], int], backoff_ms: int
+        self,
+        state: State,
+        sight: ClusterCache,
+        chronicle: Tombstones,
+        remarks: Remarks,
+        now: Callable[[], int],
+        backoff_ms: int,
     ) -> None:
         self._state, self._sight, self._chronicle, self._now = state, sight, chronicle, now
-        self._backoff_ms = backoff_ms
-        self.refused: dict[Key, Refusal] = {}
-        self.refused_budgets: dict[Key, Refusal] = {}
-        self.unknown: set[Key] = set()
-        """Runs that ended longer ago than the entries at hand tell."""
-        self.notes: dict[Key, str] = {}
-        """What is to be told at runs whose spec is no longer the one that was submitted."""
+        self._backoff_ms, self._remarks = backoff_ms, remarks
         self.held = False
-        self.replies: list[Reply] = []
-        """What came of requests, to be told."""
         self._asked: dict[str, str] = {}
         self._widths: dict[Key, str] = {}
         """The last width that was refused, of each run: that is told once."""
@@ -99,13 +97,13 @@ class Observer:
             seen = self._sight.budgets.objects.get(each)
             found = None if seen is None else self._budget(each, seen)
             if isinstance(found, BudgetObject):
-                self.refused_budgets.pop(each, None)
+                self._remarks.refused_budgets.pop(each, None)
                 yield cmd.SetBudget(budget=each, spec=found.spec)
                 continue
             if found is None:
-                self.refused_budgets.pop(each, None)
+                self._remarks.refused_budgets.pop(each, None)
             else:
-                self.refused_budgets[each] = found
+                self._remarks.refused_budgets[each] = found
             if each in self._state.budgets:
                 yield cmd.RemoveBudget(budget=each)
 
@@ -125,7 +123,7 @@ class Observer:
                 yield from self._run(each, self._sight.runs.objects.get(each))
             except (TypeError, ValueError, AttributeError, RecursionError) as error:
                 message = f"it is of a shape that cannot be read: {error}"
-                self.refused[each] = Refusal(Reason.InvalidRequest, message, {})
+                self._remarks.refused[each] = Refusal(Reason.InvalidRequest, message, {})
 
     def _order(self, name: Key) -> tuple[str, Key]:
         seen = self._sight.runs.objects.get(name)
@@ -134,14 +132,14 @@ class Observer:
     def _run(self, name: Key, seen: OwnSeen | None) -> Iterator[cmd.AnyCommand]:
         live = self._state.runs.get(name)
         if seen is None or seen.metadata.deletion_timestamp is not None:
-            self.refused.pop(name, None)
+            self._remarks.refused.pop(name, None)
             if live is not None:
                 yield cmd.Cancel(run=name)
             return
         if live is not None:
             if self._another(seen, live.submitted_at):
                 yield cmd.Cancel(run=name)
-                self.refused[name] = _used(name)
+                self._remarks.refused[name] = _used(name)
             else:
                 yield from self._edited(live, seen)
                 yield from self._drilled(live, seen)
@@ -153,9 +151,9 @@ class Observer:
             return  # its name is free again, but not for itself: this object is of the run that ended
         found = self._request(name, seen)
         if isinstance(found, Refusal):
-            self.refused[name] = found
+            self._remarks.refused[name] = found
         else:
-            self.refused.pop(name, None)
+            self._remarks.refused.pop(name, None)
             yield cmd.Submit(run=name, spec=found)
 
     def lost_runs(self) -> set[Key]:
@@ -175,13 +173,13 @@ class Observer:
             return
         final = self._chronicle.final.get(name)
         if final is None:
-            self.unknown.add(name)
+            self._remarks.unknown.add(name)
         elif instant(seen.metadata.creation_timestamp) > final.ending.at + SKEW_MS:
-            self.refused[name] = _used(name)
+            self._remarks.refused[name] = _used(name)
 
     def _edited(self, live: RunState, seen: OwnSeen) -> Iterator[cmd.AnyCommand]:
         """A spec that was edited: the width that it would like to have may change, and whom it may borrow from; nothing else."""
-        self.notes.pop(live.key, None)
+        self._remarks.notes.pop(live.key, None)
         if seen.status.get("observedGeneration") == seen.metadata.generation:
             return
         found = read(seen, "Run")
@@ -195,12 +193,12 @@ class Observer:
                 yield cmd.SetFunding(run=live.key, funding=found.spec.funding)
             if _lasting(found.spec) == _lasting(live.spec):
                 return
-        self.notes[live.key] = "the spec was edited after the run was submitted; what was submitted stands"
+        self._remarks.notes[live.key] = "the spec was edited after the run was submitted; what was submitted stands"
 
     def answered(self, command: cmd.AnyCommand, answer: Refusal | None) -> None:
         """What the engine said to a command: a width that cannot be is told at the run, and who asked for something is told."""
         if isinstance(command, cmd.Resize) and answer is not None:
-            self.notes[command.run] = answer.message
+            self._remarks.notes[command.run] = answer.message
             request = f"{command.desired} GPUs"
             if self._widths.get(command.run) != request:
                 self._widths[command.run] = request
@@ -251,7 +249,7 @@ class Observer:
 
     def _reply(self, about: str, request: str, answer: Refusal | None) -> None:
         reason, message = (DONE, "as it was asked") if answer is None else (answer.reason.value, answer.message)
-        self.replies.append(Reply(about, request, reason, message))
+        self._remarks.replies.append(Reply(about, request, reason, message))
 
     def _request(self, name: Key, seen: OwnSeen) -> RunSpec | Refusal:
         found = read(seen, "Run")
@@ -343,15 +341,3 @@ def instant(text: str) -> int:
         return parse_instant(text)
     except ValueError:
         return 0
-
-
-def read(seen: OwnSeen, kind: str) -> BudgetObject | RunObject | Refusal:
-    """One of our objects as the engine knows it, or what is wrong with it."""
-    findings = Findings("", kind)
-    metadata = {"name": seen.metadata.name, "namespace": seen.metadata.namespace}
-    raw = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": seen.spec}
-    found = read_object(raw, ((), 0), findings)
-    if isinstance(found, BudgetObject | RunObject) and not len(findings):
-        return found
-    told = "; ".join(f"{each.field}: {each.message}" for each in findings.problems()[:3])
-    return Refusal(Reason.InvalidRequest, told or f"it is no {kind}", {})

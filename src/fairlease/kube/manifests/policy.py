@@ -8,19 +8,16 @@ from typing import Any, NamedTuple
 from msgspec.structs import fields
 
 from fairlease.kube.api.annotation_commands import DRILL, RESOLVE, RESOLVE_BY
-from fairlease.kube.api.names import RUN
+from fairlease.kube.api.names import NAMESPACE, OWNER, RUN, SCHEDULER
 from fairlease.kube.api.resource import PREFIX
 from fairlease.kube.manifests.crd import GROUP, VERSION
 from fairlease.model import rules
 from fairlease.model.node import GPU_RESOURCE
 from fairlease.model.run import Malleable, RunSpec
 
-NAMESPACE = "fairlease-system"
 ACCOUNT = "fairlease-controller"
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 CONTROLLERS = "fairlease:controllers"
-SCHEDULER = "fairlease"
-OWNER = f"{PREFIX}owner"
 
 
 VENDOR = GPU_RESOURCE.partition("/")[0] + "/"
@@ -130,9 +127,6 @@ def gpus(whose: str, containers: str) -> str:
 def all_gpus(whose: str) -> str:
     """The same of all containers of a pod."""
     return " + ".join(gpus(whose, each) for each in ("containers", "initContainers", "ephemeralContainers"))
-
-
-__all__ = ["ACCOUNT", "CONTROLLER", "CONTROLLERS", "NAMESPACE", "OWNER", "POLICIES", "SCHEDULER", "Policy", "policies"]
 
 
 def _asks(containers: str, key: str) -> str:

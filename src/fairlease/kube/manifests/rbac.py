@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fairlease.kube.api.names import NAMESPACE
 from fairlease.kube.manifests.crd import GROUP, KINDS
-from fairlease.kube.manifests.policy import ACCOUNT, NAMESPACE
+from fairlease.kube.manifests.policy import ACCOUNT
 
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "update", "patch", "delete")

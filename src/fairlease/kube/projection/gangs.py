@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fairlease.kube.api.cache import ClusterCache
 from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.names import NODE, ROLE, RUN
 from fairlease.kube.api.resource import PODS, Meta
-from fairlease.kube.controller.cache import ClusterCache
 from fairlease.kube.projection.pods import pods_of
 from fairlease.kube.projection.rendezvous import Rendezvous
 from fairlease.kube.projection.write_queue import Target, WriteLane, WritePart
@@ -28,8 +28,8 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from fairlease.kube.api.connection import Api
     from fairlease.kube.api.wire_types import OwnSeen, PodSeen
-    from fairlease.kube.controller.settings import ClusterSettings
     from fairlease.kube.projection.writer import Writer
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
     from fairlease.model.lease import Lease

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlease.kube.api import names
+from fairlease.kube.api.names import SCHEDULER
 from fairlease.kube.api.resource import PODS, RUNS, SERVICES
-from fairlease.kube.manifests.policy import SCHEDULER
 from fairlease.model.amount import SECOND
 from fairlease.model.lease import Role
 from fairlease.model.node import GPU_RESOURCE
@@ -16,7 +16,7 @@ from fairlease.model.run import template_gpus
 from fairlease.runtime.processes.rendezvous import PREFIX, identity, places
 
 if TYPE_CHECKING:
-    from fairlease.kube.controller.settings import ClusterSettings
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.state.runs import RunState
     from fairlease.model.lease import Lease
     from fairlease.model.run import RunSpec

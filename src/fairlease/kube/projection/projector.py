@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairlease.kube.api.annotation_commands import DONE, reply_name
+from fairlease.kube.api.cache import ClusterCache, made_key
 from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.names import ATTEMPT, NODE, ROLE, label_value, run_of
 from fairlease.kube.api.resource import (
@@ -29,7 +30,6 @@ from fairlease.kube.api.resource import (
     Meta,
     Resource,
 )
-from fairlease.kube.controller.cache import ClusterCache, made_key
 from fairlease.kube.projection import statuses
 from fairlease.kube.projection.event_recorder import EventRecorder, happening
 from fairlease.kube.projection.gangs import Gangs
@@ -50,10 +50,11 @@ from fairlease.report.views import View
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from fairlease.engine.refusal import Refusal
+    from fairlease.kube.api.annotation_commands import Reply
     from fairlease.kube.api.connection import Api
     from fairlease.kube.api.wire_types import OwnSeen
-    from fairlease.kube.controller.observation import Observer
-    from fairlease.kube.controller.settings import ClusterSettings
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.store.protocol import Entry
     from fairlease.model.lease import Lease
@@ -76,6 +77,21 @@ _TIDINGS = WritePart(Key("events"), TIDINGS_PART)
 Body = dict[str, Any]
 
 
+class Remarks:
+    """What is to be told at objects besides what entries tell of them."""
+
+    def __init__(self) -> None:
+        self.refused: dict[Key, Refusal] = {}
+        """Runs that were turned away, for as long as they are there; Budgets likewise."""
+        self.refused_budgets: dict[Key, Refusal] = {}
+        self.notes: dict[Key, str] = {}
+        """What is to be told at runs whose spec is no longer the one that was submitted."""
+        self.unknown: set[Key] = set()
+        """Runs that ended longer ago than the entries at hand tell."""
+        self.replies: list[Reply] = []
+        """What came of requests."""
+
+
 class Projector:
     """Writes the objects of one leadership. `turn` is called while nothing is being decided, and never waits."""
 
@@ -85,13 +101,13 @@ class Projector:
         sight: ClusterCache,
         decider: Decider,
         chronicle: Tombstones,
-        observer: Observer,
+        remarks: Remarks,
         settings: ClusterSettings,
         metrics: Metrics,
         log: FilteringBoundLogger,
     ) -> None:
         self._api, self._sight, self._decider = api, sight, decider
-        self._chronicle, self._observer = chronicle, observer
+        self._chronicle, self._remarks = chronicle, remarks
         self.writer = Writer(self._done, metrics, log)
         self.gangs = Gangs(api, sight, decider.state, settings, self.writer)
         self._crier = EventRecorder(settings.identity, decider.state.config)
@@ -121,7 +137,7 @@ class Projector:
 
     def _reply(self, at: int) -> None:
         """Tell who asked for something what came of it, at the object where it was asked."""
-        replies, self._observer.replies = self._observer.replies, []
+        replies, self._remarks.replies = self._remarks.replies, []
         for each in replies:
             what = RUNS if "/" in each.about else NAMESPACES
             namespace, name = split(Key(each.about)) if what is RUNS else ("", each.about)
@@ -219,12 +235,12 @@ class Projector:
 
     def _wanted_status(self, name: Key, run: RunState | None, seen: OwnSeen, now: int) -> View | None:
         generation = seen.metadata.generation
-        refusal = self._observer.refused.get(name)
+        refusal = self._remarks.refused.get(name)
         if refusal is not None:
             return statuses.refused_report(refusal, now, generation)
         if run is not None:
             problem = self.writer.problem(name)
-            note = self._observer.notes.get(name)
+            note = self._remarks.notes.get(name)
             if note is not None:
                 generation = seen.status.get("observedGeneration") or 0
                 problem = problem or note
@@ -250,7 +266,7 @@ class Projector:
             return True
         over = Phase.COMPLETED if self._decider.state.ended.completed(name) else Phase.FAILED
         if seen.status.get("phase") != over.value:
-            self._observer.unknown.add(name)
+            self._remarks.unknown.add(name)
         return False
 
     def _finalizer(self, name: Key, run: RunState | None, seen: OwnSeen) -> None:
@@ -343,7 +359,7 @@ class Projector:
             return
         if self.writer.busy(part):
             return
-        refusal, generation = self._observer.refused_budgets.get(name), seen.metadata.generation
+        refusal, generation = self._remarks.refused_budgets.get(name), seen.metadata.generation
         before = self._scribe.last(BUDGETS, seen)
         if refusal is not None:
             self._scribe.report(BUDGETS, part, seen, statuses.refused_budget(refusal, now, generation, before))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from fairlease.kube.api.cache import ClusterCache, made_key
 from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.names import config_name, host_name, service_name
 from fairlease.kube.api.refused import policy_said
 from fairlease.kube.api.resource import CONFIG_MAPS, SERVICES
 from fairlease.kube.api.wire_types import ConfigSeen
-from fairlease.kube.controller.cache import ClusterCache, made_key
 from fairlease.kube.projection.pods import (
     LOCALHOST,
     MEMBERS,
@@ -35,8 +35,8 @@ from fairlease.runtime.processes.members import Gang, Meeting, Member
 
 if TYPE_CHECKING:
     from fairlease.kube.api.connection import Api
-    from fairlease.kube.controller.settings import ClusterSettings
     from fairlease.kube.projection.writer import Writer
+    from fairlease.kube.settings import ClusterSettings
     from fairlease.ledger.state.runs import RunState
     from fairlease.runtime.notify.alert_rules import Picture
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from fairlease.kube.api.cache import ClusterCache, made_key
 from fairlease.kube.api.connection import ApiError
 from fairlease.kube.api.names import FINALIZER
 from fairlease.kube.api.resource import LEASES, RUNS, Resource, Seen
-from fairlease.kube.controller.cache import ClusterCache, made_key
 from fairlease.kube.projection import statuses
 from fairlease.kube.projection.gangs import TERMINATING
 from fairlease.kube.projection.write_queue import Target, WriteLane, WritePart

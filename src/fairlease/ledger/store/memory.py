@@ -92,6 +92,12 @@ class MemoryStore:
             raise ValueError(f"entries up to {self.first} are not here, only the snapshot of what they came to")
         return islice(self._entries, after - self.first, None)
 
+    def entries_with(self, kind: type[ev.AnyEvent], limit: int, name: str = "") -> list[Entry]:
+        """The last `limit` entries that hold an event of this kind, in order; `name` is for stores that search bytes."""
+        del name
+        found = [entry for entry in self._entries if any(isinstance(event, kind) for event in entry.events)]
+        return found if limit < 0 else found[-limit:]
+
     def rows(self, after: int = 0) -> Iterator[Row]:
         """The same as an audit wants them."""
         return map(row_of, self.entries(after))

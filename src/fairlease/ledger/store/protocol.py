@@ -122,5 +122,8 @@ class Store(Ledger, Protocol):
     def leases(self, query: LeaseQuery) -> Iterator[LeaseRow]:
         """Leases in opening order."""
 
+    def entries_with(self, kind: type[AnyEvent], limit: int, name: str = "") -> list[Entry]:
+        """The last `limit` entries that hold an event of this kind (and this text), in order; all where it is negative."""
+
     def endings(self, limit: int | None = None) -> list[Ending]:
         """Runs that ended, the latest first."""

@@ -31,8 +31,8 @@ from fairlease.ledger.store.protocol import (
 from fairlease.ledger.store.sqlite_file import (
     CannotOpen,
     Damaged,
+    LedgerLost,
     Lock,
-    Lost,
     open_reader,
     open_writer,
     opening,
@@ -90,7 +90,7 @@ class SqliteStore:
         try:
             return self._anchor.noted()
         except (ValueError, OSError) as error:
-            raise Lost(f"it cannot be told whether {self.path} is whole: {error}") from error
+            raise LedgerLost(f"it cannot be told whether {self.path} is whole: {error}") from error
 
     def __enter__(self) -> Self:
         return self

@@ -105,7 +105,7 @@ class CannotOpen(Exception):  # noqa: N818 - it says what happened, as `Conflict
     """A ledger's file cannot be used: it is missing, held by another writer, of a newer format, or no ledger at all."""
 
 
-class Lost(CannotOpen):
+class LedgerLost(CannotOpen):
     """The ledger that was written here is not here: its file is gone, an older copy, or another ledger's."""
 
 
@@ -140,15 +140,15 @@ class Lock:
 def open_writer(path: Path, noted: Head | None) -> sqlite3.Connection:
     """The connection of the one writer, to a file that is made if it is not there. The lock must be held.
 
-    `noted`: what the ledger's anchor says. A ledger that does not hold that entry raises `Lost`, and is left as it is.
+    `noted`: what the ledger's anchor says. A ledger that does not hold that entry raises `LedgerLost`, and is left as it is.
     """
     if noted is not None and not path.exists():
-        raise Lost(f"{path} is gone: its last entry was number {noted.seq}")
+        raise LedgerLost(f"{path} is gone: its last entry was number {noted.seq}")
     with opening(path), ExitStack() as stack:
         db = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None, cached_statements=256)))
         if not db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
             if noted is not None:
-                raise Lost(f"{path} is empty: its last entry was number {noted.seq}")
+                raise LedgerLost(f"{path} is empty: its last entry was number {noted.seq}")
             _make(db)
         _check_format(db, path)
         _check_anchored(db, path, noted)
@@ -170,11 +170,11 @@ def _check_anchored(db: sqlite3.Connection, path: Path, noted: Head | None) -> N
     row = db.execute("SELECT lower(hex(hash)) FROM entry WHERE seq = ?", (noted.seq,)).fetchone()
     if row is None:
         (last,) = db.execute("SELECT ifnull(max(seq), 0) FROM entry").fetchone()
-        raise Lost(
+        raise LedgerLost(
             f"{path} is older than what was written: it ends with entry {last}, and the last was number {noted.seq}"
         )
     if row[0] != noted.hash:
-        raise Lost(f"{path} is not the ledger that was written here: its entry {noted.seq} is another")
+        raise LedgerLost(f"{path} is not the ledger that was written here: its entry {noted.seq} is another")
 
 
 def _check_bytes(db: sqlite3.Connection, path: Path) -> None:

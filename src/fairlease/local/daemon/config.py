@@ -24,7 +24,7 @@ from fairlease.model.partial import as_far, column, readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Duration, Record
 from fairlease.report.notices import NoticeKind
-from fairlease.runtime.backoff import a_backoff
+from fairlease.runtime.clock import a_backoff
 from fairlease.runtime.notify.webhook import web_address
 from fairlease.runtime.settings import (
     PORT_MAX,

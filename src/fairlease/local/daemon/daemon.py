@@ -18,6 +18,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,10 @@ from fairlease import __version__
 from fairlease.engine import command as cmd
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.store.protocol import Conflict, Entry
+from fairlease.ledger.store.sqlite import SqliteStore
 from fairlease.ledger.store.sqlite_file import Damaged
 from fairlease.local.daemon.catchup import End, catch_up, reopened
 from fairlease.local.daemon.config import METRICS_PORT
-from fairlease.local.daemon.job import Build, PendingRequest, TimedStore
 from fairlease.local.daemon.machine import node_commands
 from fairlease.local.daemon.notifier import Notifier
 from fairlease.local.processes.environment import pod_id
@@ -36,16 +37,18 @@ from fairlease.local.processes.pods import Pods
 from fairlease.local.processes.processes import Ears, Processes
 from fairlease.local.processes.termination import Patience
 from fairlease.local.socket.access import Access
-from fairlease.local.socket.answers import Answers
+from fairlease.local.socket.answers import Answers, Build, Services
 from fairlease.local.socket.protocol import Error, Fault, fault
 from fairlease.local.socket.server import Server, ServerRefusal
+from fairlease.model.amount import format_instant
+from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.report.story import Storyteller
 from fairlease.runtime.beacon import Beacon
 from fairlease.runtime.clock import LedgerClock
 from fairlease.runtime.forecast_refresh import Refresh
 from fairlease.runtime.http_endpoints import Page, Pages
-from fairlease.runtime.metrics import MACHINE, Metrics
+from fairlease.runtime.metrics import MACHINE, Metrics, pending_by_cause
 from fairlease.runtime.queries.history import RunHistory
 from fairlease.scheduler import Scheduler, Tick, calm_collector
 
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from fairlease.engine.refusal import Refusal
+    from fairlease.ledger.state.state import State
     from fairlease.local.daemon.config import Settings
     from fairlease.local.daemon.machine import Hardware
     from fairlease.local.processes.processes import ProcessReport
@@ -77,6 +81,39 @@ END_S = 30.0
 Ready = Callable[[list[str]], None]
 
 
+class TimedStore(SqliteStore):
+    """The ledger's store, which knows how long its last append took."""
+
+    append_s = 0.0
+
+    def append(self, expected_seq: int, at: int, events: tuple[ev.AnyEvent, ...]) -> Entry:
+        """Append, and keep the time."""
+        begun = time.perf_counter()
+        entry = super().append(expected_seq, at, events)
+        self.append_s = time.perf_counter() - begun
+        return entry
+
+
+class PendingRequest:
+    """One request that changes something: its commands are made when its turn comes, from the state as it is then."""
+
+    def __init__(self, build: Build, future: asyncio.Future[list[Refusal | None]]) -> None:
+        self.build = build
+        self.future = future
+        self.received = time.perf_counter()
+        self.commands: list[cmd.AnyCommand] = []
+
+    def fail(self, error: Exception) -> None:
+        """Tell the caller, unless it went."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+    def done(self, answers: list[Refusal | None]) -> None:
+        """Tell the caller, unless it went."""
+        if not self.future.done():
+            self.future.set_result(answers)
+
+
 class Daemon:
     """The scheduler of one machine."""
 
@@ -91,7 +128,7 @@ class Daemon:
         self.hardware = hardware
         self.metrics = Metrics(self.scheduler.state, MACHINE)
         self.past = RunHistory(self.scheduler, settings.ledger)
-        self.access = Access(settings.machine)
+        self.access = Access(settings.machine.users, settings.machine.admins)
         self._clock = LedgerClock(lambda ms: log.warning("the clock was set back; time goes on steadily", behind_ms=ms))
         self.started_at = self.now()
         self.metrics_url: str | None = None
@@ -119,15 +156,59 @@ class Daemon:
         self.pods = pods
         self.processes.devices = hardware.devices
         self.metrics.remember(self.scheduler)
-        self.notifier = Notifier(self)
+        self.notifier = Notifier(self.scheduler, self.past, self.processes, pods, settings, self.now, self.metrics, log)
         self.beacon = Beacon(settings.machine.beacon, self.scheduler.state, self.now, self.metrics, log)
-        self.answers = Answers(self)
-        self._server = Server(settings.socket, self.access, self.answers.answer, self._report)
+        answers = Answers(
+            Services(
+                ledger=settings.ledger,
+                scheduler=self.scheduler,
+                history=self.past,
+                access=self.access,
+                pods=pods,
+                processes=self.processes,
+                beacon=self.beacon,
+                now=self.now,
+                do=self.do,
+                changed=self.changed,
+                health=self.health,
+                damaged=self.damaged,
+                notices=self.notifier.last,
+                closing=lambda: self.closing,
+                ended=self.ended,
+                stop=self.stop,
+            )
+        )
+        self._server = Server(settings.socket, self.access, answers.answer, self._report)
         self._pages = Pages({"/metrics": self._scrape, "/healthz": lambda: Page(b"ok\n")})
 
     def now(self) -> int:
         """Wall-clock milliseconds that never run backwards nor stand still, whatever is done to the machine's clock."""
         return self._clock.now(self.scheduler.state.at)
+
+    def health(self) -> dict[str, Any]:
+        """How the daemon is, as `status` shows it."""
+        state, head, settings = self.scheduler.state, self.scheduler.head, self.settings
+        pending = sum(pending_by_cause(state).values())
+        nodes = state.capacity.nodes.values()
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "startedAt": format_instant(self.started_at),
+            "now": format_instant(self.now()),
+            "home": str(settings.home),
+            "socket": str(settings.socket),
+            "metrics": self.metrics_url,
+            "metricsProblem": self.metrics_problem,
+            "head": {"seq": head.seq, "hash": head.hash},
+            "ledgerProblem": self.ledger_problem,
+            "startProblem": self.processes.problem,
+            "nodes": len(nodes),
+            "gpus": sum(node.peak for node in nodes),
+            "freeGPUs": sum(node.room for node in nodes),
+            "runs": {Phase.PENDING.value: pending, Phase.RUNNING.value: len(state.runs) - pending},
+            "notifications": self.notifier.sums()._asdict(),
+            "reservations": reservation_counts(state),
+        }
 
     # --- life ----------------------------------------------------------------------------------------------------------
 
@@ -166,7 +247,7 @@ class Daemon:
         self._wake.set()
         _release(self._waiters)
 
-    async def ended(self, *, begin: bool) -> None:
+    async def ended(self, begin: bool) -> None:  # noqa: FBT001 - the verb `stop` hands on its argument
         """Wait until all work has been ended, where that is under way or to be begun: who only stops must not cut it short."""
         if begin:
             self._ending = self._ending or self._loop.create_task(self._end_all())
@@ -429,6 +510,14 @@ class Daemon:
 
     def _report(self, error: BaseException) -> None:
         self.log.error("a request was not answered", exc_info=error)
+
+
+def reservation_counts(state: State) -> dict[str, Any]:
+    """How many reservations are in force, by state, and the date of the next that is to be kept."""
+    holds = [run.hold for run in state.runs.values() if run.hold is not None]
+    dates = [hold.earliest_start for hold in holds if hold.holds]
+    counts = Counter(hold.state.value for hold in holds)
+    return {**counts, "next": format_instant(min(dates)) if dates else None}
 
 
 def _bytes_of(ledger: Path) -> int:

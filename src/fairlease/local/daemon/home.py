@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlease.ledger.store.anchor import Anchor
 from fairlease.ledger.store.sqlite import SqliteStore
-from fairlease.ledger.store.sqlite_file import Damaged, Lost
+from fairlease.ledger.store.sqlite_file import Damaged, LedgerLost
 from fairlease.scheduler import fold
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ BESIDE = ("", "-wal", "-shm", ".anchor")
 
 
 def check_traces(settings: Settings) -> None:
-    """Raise `Lost` where a daemon lived in this home before, and its ledger is gone."""
+    """Raise `LedgerLost` where a daemon lived in this home before, and its ledger is gone."""
     if settings.ledger.exists():
         return
     trace = next(iter(_traces(settings)), None)
     if trace is not None:
-        raise Lost(f"{settings.ledger} is gone: {trace} tells of an earlier daemon")
+        raise LedgerLost(f"{settings.ledger} is gone: {trace} tells of an earlier daemon")
 
 
 def _traces(settings: Settings) -> list[Path]:
@@ -62,7 +62,7 @@ def set_aside(settings: Settings) -> None:
             return
         with SqliteStore(ledger) as store:
             fold(store)
-    except (Lost, Damaged):
+    except (LedgerLost, Damaged):
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         for end in BESIDE:
             if (path := ledger.with_name(ledger.name + end)).exists():

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from fairlease.ledger.store.protocol import Conflict
-from fairlease.ledger.store.sqlite_file import CannotOpen, Damaged, Lost
+from fairlease.ledger.store.sqlite_file import CannotOpen, Damaged, LedgerLost
 from fairlease.local.daemon.config import Settings
 from fairlease.local.daemon.daemon import serve
 from fairlease.local.daemon.gpus import discover
@@ -183,7 +183,7 @@ def _be_daemon(settings: Settings, ready: Callable[[list[str]], None], *, to_std
             log.warning("a GPU cannot be used", problem=problem)
         asyncio.run(serve(settings, hardware, log, ready))
     except (CannotOpen, Conflict, OSError, sqlite3.Error) as error:
-        raise NotUp(str(error), remedy=RESTORE if isinstance(error, Lost | Damaged) else "") from error
+        raise NotUp(str(error), remedy=RESTORE if isinstance(error, LedgerLost | Damaged) else "") from error
     finally:
         os.close(lock)
 

@@ -34,8 +34,17 @@ from fairlease.runtime.processes.hook import call
 from fairlease.runtime.processes.login import base_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
     from fairlease.ledger.store.protocol import Entry
-    from fairlease.local.daemon.daemon import Daemon
+    from fairlease.local.daemon.config import Settings
+    from fairlease.local.processes.pods import Pods
+    from fairlease.local.processes.processes import Processes
+    from fairlease.runtime.metrics import Metrics
+    from fairlease.runtime.queries.history import RunHistory
+    from fairlease.scheduler import Scheduler
 
 COMMAND, SIGNAL = "command", "signal"
 CHANNELS = {WEBHOOK: Channel(1, WEBHOOK_TRIES, in_order=True), COMMAND: Channel(4, 5), SIGNAL: Channel(8, 3)}
@@ -52,29 +61,37 @@ BACKLOG_MAX = 10_000
 class Notifier:
     """The notices of one daemon."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._settings = daemon.settings.machine.notify
-        self._scheduler = daemon.scheduler
-        self._log = daemon.log
-        self._outbox = Outbox(daemon.settings.outbox)
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        past: RunHistory,
+        processes: Processes,
+        pods: Pods,
+        settings: Settings,
+        now: Callable[[], int],
+        metrics: Metrics,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._scheduler, self._past, self._now = scheduler, past, now
+        self._processes, self._pods = processes, pods
+        self._settings = settings.machine.notify
+        self._log = log
+        self._outbox = Outbox(settings.outbox)
         self._marked = 0
         self._backlog: list[nt.Notice] = []
         self._shown: dict[str, bytes] | None = None
         self._wake = asyncio.Event()
         self._stopped = False
-        self._lookout = AlertRules(daemon.scheduler, daemon.now, self._owner_of)
-        self._courier = Dispatcher(
-            self._outbox, CHANNELS, self._send, daemon.now, self._wake.set, daemon.metrics, daemon.log
-        )
-        daemon.metrics.watch_pending(lambda: self.sums().pending)
+        self._lookout = AlertRules(scheduler, now, self._owner_of)
+        self._courier = Dispatcher(self._outbox, CHANNELS, self._send, now, self._wake.set, metrics, log)
+        metrics.watch_pending(lambda: self.sums().pending)
         self._catch_up()
 
     def _catch_up(self) -> None:
         """Raise what the last daemon appended and did not come to tell."""
         mark, head = self._outbox.mark(), self._scheduler.head.seq
         if mark is None or mark > head:  # the first of its kind, or another's ledger was put here
-            self._outbox.put([], self._daemon.now(), head)
+            self._outbox.put([], self._now(), head)
             mark = head
         self._marked = mark
         for entry in self._scheduler.store.entries(after=mark):
@@ -105,12 +122,12 @@ class Notifier:
             self._log.exception("notices could not be written down", notices=len(found))
 
     def _owner_of(self, run: Key) -> str:
-        asked = self._daemon.past.find(run)
+        asked = self._past.find(run)
         return "" if asked is None else asked.spec.owner
 
     def _put(self, found: list[nt.Notice], mark: int | None = None) -> None:
         raised = together([(each, self._addresses(each)) for each in found])
-        for each in self._outbox.put(raised, self._daemon.now(), mark):
+        for each in self._outbox.put(raised, self._now(), mark):
             self._log.info("notice", kind=each.kind.value, key=each.key, message=each.text)
 
     def _addresses(self, notice: nt.Notice) -> list[Address]:
@@ -171,11 +188,11 @@ class Notifier:
     def _draw(self) -> None:
         """Make every pod's file say what comes."""
         wanted: dict[str, bytes] = {}
-        pods = self._daemon.processes.pods_by_run()
+        pods = self._processes.pods_by_run()
         for run, picture in self._lookout.pictures().items():
             wanted.update(dict.fromkeys(pods.get(short(run), ()), msgspec.json.encode(picture.told(run))))
         if wanted != self._shown:
-            self._daemon.pods.show_notices(wanted)
+            self._pods.show_notices(wanted)
             self._shown = wanted
 
     # --- delivering ----------------------------------------------------------------------------------------------------
@@ -183,13 +200,13 @@ class Notifier:
     def sums(self) -> Sums:
         """How deliveries stand; what was given up is told for a day."""
         try:
-            return self._outbox.sums(self._daemon.now() - DAY)
+            return self._outbox.sums(self._now() - DAY)
         except sqlite3.Error as error:
             return Sums(0, 0, f"the outbox cannot be read: {error}")
 
-    def last(self, limit: int, run: Key | None) -> list[tuple[nt.Notice, list[tuple[str, str, str]]]]:
-        """The latest notices."""
-        return self._outbox.last(limit, run)
+    def last(self, limit: int, run: Key | None) -> list[dict[str, Any]]:
+        """The latest notices as they are shown, with what became of their deliveries."""
+        return [_view(notice, deliveries) for notice, deliveries in self._outbox.last(limit, run)]
 
     async def _send(self, delivery: Delivery) -> None:
         notice, (channel, run) = delivery.notice, delivery.address
@@ -205,7 +222,7 @@ class Notifier:
             raise RecipientGone("unaddressed")  # the configuration has changed since
 
     async def _call(self, notice: nt.Notice, run: Key, command: tuple[str, ...]) -> None:
-        asked = self._daemon.past.find(run) if run else None
+        asked = self._past.find(run) if run else None
         try:
             user = None if asked is None else account_of(asked.by)
         except LookupError as error:
@@ -216,15 +233,14 @@ class Notifier:
             raise DeliveryRefusal(f"the command failed: {done.err or f'exit code {done.code}'}", for_good=False)
 
     def _signal(self, run: Key, number: signal.Signals) -> None:
-        pods = self._daemon.processes.pods_by_run().get(short(run))
+        pods = self._processes.pods_by_run().get(short(run))
         if not pods:
             raise RecipientGone("gone")
-        if not sum(self._daemon.pods.signal(pod, number) for pod in pods):
+        if not sum(self._pods.signal(pod, number) for pod in pods):
             raise RecipientGone("unheard")
 
 
-def notice_view(notice: nt.Notice, deliveries: list[tuple[str, str, str]]) -> dict[str, Any]:
-    """A notice as it is shown, with what became of its deliveries."""
+def _view(notice: nt.Notice, deliveries: list[tuple[str, str, str]]) -> dict[str, Any]:
     view = write(notice)
     if deliveries:
         view["deliveries"] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.model.record import short
-from fairlease.runtime.backoff import pause_ms
+from fairlease.runtime.clock import pause_ms
 
 if TYPE_CHECKING:
     from fairlease.local.processes.pods import PodSpec

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from fairlease.model.owner import at_or_below
 from fairlease.model.record import short
 from fairlease.reason import Reason
+from fairlease.runtime.requests import Refused
 
 if TYPE_CHECKING:
-    from fairlease.local.daemon.config import Machine
+    from collections.abc import Iterable, Mapping, Sequence
+
     from fairlease.model.record import Key
 
 ROOT = 0
@@ -49,20 +51,12 @@ class Caller(NamedTuple):
         return any(covers(bound, owner) for bound in self.owners)
 
 
-class Denied(NamedTuple):
-    """What the caller may not do, and who or what could help."""
-
-    message: str
-    remedy: str
-    reason: Reason = Reason.Forbidden
-
-
 class Access:
     """The rules above, for one daemon. Groups are looked up again after a while: people join and leave them."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._users = machine.users
-        self._admins = frozenset(machine.admins)
+    def __init__(self, users: Mapping[str, Sequence[str]], admins: Iterable[str]) -> None:
+        self._users = users
+        self._admins = frozenset(admins)
         self._own_uid = os.geteuid()
         self._known: dict[tuple[int, int], tuple[float, Caller]] = {}
 
@@ -92,29 +86,29 @@ class Access:
         bound = tuple(dict.fromkeys(owner for each in sorted(names) for owner in self._users.get(each, ())))
         return Caller(uid, name, names, admin, (EVERY_OWNER,) if admin else bound)
 
-    def may_spend(self, caller: Caller, owner: str) -> Denied | None:
+    def may_spend(self, caller: Caller, owner: str) -> Refused | None:
         """Whether the caller's runs may name this owner."""
         if not caller.bound_to(owner):
-            return _unbound(f"{caller.name} is not bound to {owner}: {Reason.Forbidden.remedy}")
+            return _denied(f"{caller.name} is not bound to {owner}: {Reason.Forbidden.remedy}")
         if self._own_uid not in (ROOT, caller.uid) and caller.uid != ROOT:
             message = f"this daemon is not root: it would run {caller.name}'s work as its own user"
-            return Denied(message, "ask an administrator of this machine to run the daemon as root, or start your own")
+            return _denied(message, "ask an administrator of this machine to run the daemon as root, or start your own")
         if self._own_uid == ROOT and caller.name.startswith("uid:"):
             message = f"{caller.name} has no account on this machine to run work as"
-            return Denied(message, "ask an administrator of this machine for an account")
+            return _denied(message, "ask an administrator of this machine for an account")
         return None
 
-    def may_cancel(self, caller: Caller, run: Key, owner: str, by: str | None) -> Denied | None:
+    def may_cancel(self, caller: Caller, run: Key, owner: str, by: str | None) -> Refused | None:
         """Whether the caller may end this run."""
         if self.may_read_all(caller, owner, by):
             return None
-        return _unbound(f"{short(run)} belongs to {owner}, to which {caller.name} is not bound")
+        return _denied(f"{short(run)} belongs to {owner}, to which {caller.name} is not bound")
 
-    def may_govern(self, caller: Caller, what: str) -> Denied | None:
+    def may_govern(self, caller: Caller, what: str) -> Refused | None:
         """Whether the caller may do what only administrators do."""
         if caller.admin:
             return None
-        return Denied(f"only an administrator may {what}, and {caller.name} is none", ASK)
+        return _denied(f"only an administrator may {what}, and {caller.name} is none", ASK)
 
     def may_read_all(self, caller: Caller, owner: str, by: str | None) -> bool:
         """Whether the caller may see a run's command, environment and logs."""
@@ -126,8 +120,8 @@ def covers(bound: str, owner: str) -> bool:
     return bound == EVERY_OWNER or at_or_below(owner, bound)
 
 
-def _unbound(message: str) -> Denied:
-    return Denied(message, Reason.Forbidden.remedy)
+def _denied(message: str, remedy: str | None = None) -> Refused:
+    return Refused(Reason.Forbidden, message, remedy)
 
 
 def _is_known(name: str) -> bool:

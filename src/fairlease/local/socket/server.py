@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlease.local.socket.protocol import (
+    EXIT_FORBIDDEN,
+    EXIT_INVALID,
+    EXIT_REFUSED,
     LINE_MAX,
     Error,
     Fault,
@@ -28,6 +31,8 @@ from fairlease.local.socket.protocol import (
     fault,
     reachable,
 )
+from fairlease.reason import Reason
+from fairlease.runtime.requests import Refused
 
 if TYPE_CHECKING:
     from fairlease.local.socket.access import Access, Caller
@@ -44,7 +49,7 @@ Report = Callable[[BaseException], None]
 
 
 class ServerRefusal(Exception):  # noqa: N818 - a value on its way to the caller, not a failure of ours
-    """A request that was not granted."""
+    """A request that cannot be answered: the conversation failed, or the daemon cannot go on."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(error.message)
@@ -135,9 +140,18 @@ class Server:
             return Response(ok=True, result=await self._answer(caller, request))
         except ServerRefusal as refused:
             return Response(ok=False, error=refused.error)
+        except Refused as refused:
+            return Response(ok=False, error=error_of(refused))
         except Exception as error:  # noqa: BLE001 - one caller's trouble must not become everybody's
             self._report(error)
             return Response(ok=False, error=fault(Fault.Broken, f"the daemon failed to answer {request.verb[:40]}"))
+
+
+def error_of(refused: Refused) -> Error:
+    """A refusal as it is sent."""
+    codes = {Reason.InvalidRequest: EXIT_INVALID, Reason.Forbidden: EXIT_FORBIDDEN}
+    code = codes.get(refused.reason, EXIT_REFUSED)
+    return Error(refused.reason.value, refused.message, refused.remedy, code, list(refused.problems))
 
 
 def credentials(conn: Any) -> tuple[int, int, int]:  # noqa: ANN401 - asyncio's stand-in for a socket

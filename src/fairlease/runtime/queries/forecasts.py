@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.store.protocol import Entry
+    from fairlease.runtime.queries.facts import Facts
     from fairlease.runtime.queries.history import SubmittedRun
-    from fairlease.scheduler import Scheduler
 
 View = dict[str, Any]
 
@@ -30,56 +30,45 @@ CLAIMS_MAX = 8
 """Coming reservations, the next first, for which the odds of a run are told."""
 
 
-class ForecastQueries:
-    """Questions about the future to one scheduler; they change nothing."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-
-    def of(self, asked: SubmittedRun, now: int) -> View:
-        """One run: when it starts, thought through as of now; what runs learns its odds of being cut, what is over how it ended."""
-        run = self._scheduler.state.runs.get(asked.run)
-        if run is None:
-            assert asked.ending is not None, "what does not live has ended"
-            ended = asked.ending.ended
-            how = {"at": format_instant(asked.ending.at), "reason": ended.reason.value, "message": ended.message}
-            return {"name": short(asked.run), "owner": asked.spec.owner, "phase": ended.phase.value, "ended": how}
-        engine = looking_ahead(self._scheduler, now)
-        if run.phase is Phase.RUNNING:
-            return self._told(run) | {"odds": odds_of_cuts(engine, run)}
-        found = foreseen(engine, run)
-        if found is not None:
-            return _who(run) | {"forecast": found}
-        view = self._told(run)
-        if "reason" in view:
-            view["message"], view["remedy"] = explain(engine.state, engine.family, run, engine.now).of(run)
-        return view
-
-    def waiting(self, whose: Callable[[str], bool], limit: int) -> list[View]:
-        """All runs that wait, of those owners, in order of asking, as it was last written down."""
-        runs = (self._scheduler.state.runs[run] for run in forecast.waiting(self._scheduler.state))
-        return [self._told(run) for run in islice((run for run in runs if whose(run.spec.owner)), limit)]
-
-    def _told(self, run: RunState) -> View:
-        """One run, with the forecast that was last written down; the reason why it has none.
-
-        What was foreseen before its reservation was blocked has nothing to rest on any more.
-        """
-        view = _who(run)
-        if run.phase is Phase.RUNNING:
-            view["startedAt"] = format_instant(run.started_at or 0)
-        elif run.foreseen is None or (run.hold is not None and not run.hold.holds):
-            view |= {"reason": run.reason.value, "message": run.message, "remedy": run.reason.plain_remedy}
-        else:
-            view["forecast"] = tested(self._scheduler.engine, forecast_view(*run.foreseen))
-        return view
+def eta_of(facts: Facts, asked: SubmittedRun) -> View:
+    """One run: when it starts, thought through as of now; what runs learns its odds of being cut, what is over how it ended."""
+    run = facts.state.runs.get(asked.run)
+    if run is None:
+        assert asked.ending is not None, "what does not live has ended"
+        ended = asked.ending.ended
+        how = {"at": format_instant(asked.ending.at), "reason": ended.reason.value, "message": ended.message}
+        return {"name": short(asked.run), "owner": asked.spec.owner, "phase": ended.phase.value, "ended": how}
+    engine = facts.engine_now()
+    if run.phase is Phase.RUNNING:
+        return _told(facts, run) | {"odds": odds_of_cuts(engine, run)}
+    found = foreseen(engine, run)
+    if found is not None:
+        return _who(run) | {"forecast": found}
+    view = _told(facts, run)
+    if "reason" in view:
+        view["message"], view["remedy"] = explain(engine.state, engine.family, run, engine.now).of(run)
+    return view
 
 
-def looking_ahead(scheduler: Scheduler, now: int) -> Engine:
-    """An engine to think things through with, as of now."""
-    engine = scheduler.engine.twin()
-    engine.now = max(now, scheduler.state.at)
-    return engine
+def etas(facts: Facts, whose: Callable[[str], bool], limit: int) -> list[View]:
+    """All runs that wait, of those owners, in order of asking, as it was last written down."""
+    runs = (facts.state.runs[run] for run in forecast.waiting(facts.state))
+    return [_told(facts, run) for run in islice((run for run in runs if whose(run.spec.owner)), limit)]
+
+
+def _told(facts: Facts, run: RunState) -> View:
+    """One run, with the forecast that was last written down; the reason why it has none.
+
+    What was foreseen before its reservation was blocked has nothing to rest on any more.
+    """
+    view = _who(run)
+    if run.phase is Phase.RUNNING:
+        view["startedAt"] = format_instant(run.started_at or 0)
+    elif run.foreseen is None or (run.hold is not None and not run.hold.holds):
+        view |= {"reason": run.reason.value, "message": run.message, "remedy": run.reason.plain_remedy}
+    else:
+        view["forecast"] = tested(facts.scheduler.engine, forecast_view(*run.foreseen))
+    return view
 
 
 def foreseen(engine: Engine, run: RunState) -> View | None:

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from fairlease.model.run import RunSpec
     from fairlease.scheduler import Scheduler
 
-ENDED_TOLD = 4
-"""Runs of which it is told how they ended, where several were to be."""
-
 KEPT = 10_000
 
 
@@ -163,14 +160,3 @@ def last_told(run: Key, story: Iterable[Moment]) -> SubmittedRun | None:
             if isinstance(event, ev.RunEnded):
                 asked = asked._replace(ending=Ending(seq=moment.seq, at=moment.at, ended=event))
     return asked
-
-
-def ended_words(statuses: list[tuple[Key, dict[str, Any]]], of: int) -> str:
-    """How and when runs ended that somebody wants to end: the first few of so many."""
-    told = [
-        f"{short(run)} ended already, {status.get('reason') or status['phase']}"
-        + (f" at {status['endedAt']}" if status.get("endedAt") else "")
-        for run, status in statuses[:ENDED_TOLD]
-    ]
-    more = of - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")

@@ -28,225 +28,219 @@ from fairlease.report.explain import visits as ask_money
 from fairlease.report.invoices import shares_of
 from fairlease.report.reservation_history import ReservationHistory, in_force
 from fairlease.report.story import Storyteller
-from fairlease.runtime.queries.forecasts import foreseen, looking_ahead, odds_of_cuts, tested
+from fairlease.runtime.queries.forecasts import foreseen, odds_of_cuts, tested
 
 if TYPE_CHECKING:
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.store.protocol import Moment
     from fairlease.model.objects import RunObject
     from fairlease.model.run import RunSpec
+    from fairlease.runtime.queries.facts import Facts
     from fairlease.runtime.queries.history import SubmittedRun
-    from fairlease.scheduler import Scheduler
 
 View = dict[str, Any]
 TRIAL = Key("?/run")
 """The name of a run that is only thought of, where its own is taken. No real run can have it."""
 
 
-class RunQueries:
-    """Questions to one scheduler that change nothing."""
+def explanation(facts: Facts, asked: SubmittedRun, status: View) -> View:
+    """Why a run is as it is, and its story; `status` is how the backend shows it."""
+    told: View = {"name": short(asked.run), "status": status}
+    told |= verdict(facts, asked)
+    run = facts.state.runs.get(asked.run)
+    if run is not None and run.starting:
+        told |= {"verdict": Reason.Starting.value, "message": status["message"], "remedy": Reason.Starting.remedy}
+    return told | contention(facts, asked.run) | {"story": story(facts, asked.run)}
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
 
-    def explanation(self, asked: SubmittedRun, status: View, now: int) -> View:
-        """Why a run is as it is, and its story; `status` is how the backend shows it."""
-        told: View = {"name": short(asked.run), "status": status}
-        told |= self.verdict(asked, now)
-        run = self._scheduler.state.runs.get(asked.run)
-        if run is not None and run.starting:
-            told |= {"verdict": Reason.Starting.value, "message": status["message"], "remedy": Reason.Starting.remedy}
-        return told | self.contention(asked.run, now) | {"story": self.story(asked.run)}
+def verdict(facts: Facts, asked: SubmittedRun) -> View:
+    """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
+    state = facts.state
+    run = state.runs.get(asked.run)
+    if run is None:
+        assert asked.ending is not None, "what does not live has ended"
+        ended = asked.ending.ended
+        told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
+        return told_then | started(facts, asked)
+    if run.phase is Phase.RUNNING or run.reason is Reason.Following:
+        told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
+        return told_then | (_running(facts, asked, run) if run.phase is Phase.RUNNING else {})
+    told = explain(state, facts.scheduler.engine.family, run, max(facts.now, state.at))
+    message, remedy = told.of(run)
+    return {
+        "verdict": run.reason.value,
+        "message": message,
+        "remedy": remedy,
+        "changes": _changes(facts, run.key, run.spec),
+        "cover": [visit_view(each) for each in told.visits],
+        "domains": [domain_view(each) for each in told.domains],
+    }
 
-    def verdict(self, asked: SubmittedRun, now: int) -> View:
-        """Why a run is as it is; a run that waits is asked for again, everything that it would ask."""
-        state = self._scheduler.state
-        run = state.runs.get(asked.run)
+
+def _running(facts: Facts, asked: SubmittedRun, run: RunState) -> View:
+    """What started a run, and what may yet become of it: money that no longer covers it, claims that may cut it."""
+    told: View = {"odds": odds_of_cuts(facts.engine_now(), run)}
+    if run.overdrawn:
+        reason = Reason.Overdrawn
+        told |= {"verdict": reason.value, "message": views.uncovered(run), "remedy": reason.remedy}
+    return told | started(facts, asked)
+
+
+def contention(facts: Facts, run: Key) -> View:
+    """Every date a run was given, with why it moved, and every time it gave way to others; from its own story."""
+    moments = facts.store.story(run)
+    events = [moment.event for moment in moments]
+    dates = ReservationHistory()
+    for moment in moments:
+        dates.take(moment.at, moment.event)
+    live = facts.state.runs.get(run)
+    held = None if live is None else in_force(live, facts.now)
+    if held is not None and "forecast" in held["status"]:
+        held["status"]["forecast"] = tested(facts.scheduler.engine, held["status"]["forecast"])
+    return {
+        "reservation": held,
+        "reservations": list(dates.objects(facts.now)),
+        "preemptions": [_claimed(facts, each) for each in preemptions(events, run, facts.program)],
+    }
+
+
+def _claimed(facts: Facts, preemption: View) -> View:
+    """One cut, with whose run it was that claimed."""
+    if preemption["claim"] is None:
+        return preemption
+    claim = key(preemption["claim"])
+    live = facts.state.runs.get(claim)
+    events = (moment.event for moment in facts.store.story(claim))
+    owners = (event.spec.owner for event in events if isinstance(event, ev.RunSubmitted))
+    return preemption | {"claimOwner": next(owners, None) if live is None else live.spec.owner}
+
+
+def _changes(facts: Facts, run: Key, spec: RunSpec) -> list[View]:
+    found = Counterfactual(facts.scheduler.engine, run, spec, facts.now).changes()
+    return [change_view(each) for each in found]
+
+
+def started(facts: Facts, asked: SubmittedRun) -> View:
+    """Who was to pay and which nodes were chosen when a run last started, as of then; nothing where it never did."""
+    found: Moment | None = None
+    for moment in facts.store.story(asked.run):
+        if isinstance(moment.event, ev.LeasesOpened) and moment.event.reason is Reason.Start:
+            found = moment
+    if found is None or not isinstance(found.event, ev.LeasesOpened):
+        return {}
+    nodes = facts.state.capacity.nodes
+    labels = {name: known.node.labels for name, known in nodes.items()}
+    places = {name: known.domain.key for name, known in nodes.items() if known.domain is not None}
+    return {
+        "asOf": format_instant(found.at),
+        "cover": paid_then(found.event, labels, asked.spec.locality.location),
+        "domains": chosen_then(found.event, places),
+    }
+
+
+def cover_of(facts: Facts, run: Key, spec: RunSpec) -> list[View]:
+    """Every envelope that a run asks, at its narrowest, as if it were submitted now."""
+    with _thought_of(facts, run, spec) as thought:
+        at, family = facts.state.at, facts.scheduler.engine.family
+        return [visit_view(each) for each in ask_money(facts.state, family, thought, at, least_width(spec))]
+
+
+def plan(facts: Facts, item: RunObject, by: str) -> View:
+    """What would come of submitting a run now."""
+    state = facts.state
+    if state.name_taken(item.key, facts.now):
+        quote = _no_start(Reason.AlreadyExists, Reason.AlreadyExists.remedy)
+    else:
+        quote = _tried(facts, item, by)
+    helped = not quote["starts"] and quote["verdict"] != Reason.AlreadyExists.value
+    with _thought_of(facts, item.key, item.spec) as thought:
+        told = explain(state, facts.scheduler.engine.family, thought, state.at)
+    width = quote["width"] or told.width
+    limit = item.spec.runtime.max_duration
+    gpus = quote.pop("gpus", 0) or told.gpus
+    return {
+        "name": short(item.key),
+        **quote,
+        "width": width,
+        "worstCase": {
+            "gpus": gpus,
+            "hours": None if limit is None else gpu_hours(limit),
+            "gpuHours": None if limit is None else gpu_hours(gpus * limit),
+            "perAttempt": item.spec.requeues or item.spec.runtime.retries > 0,
+        },
+        "grows": _growth(item.spec, gpus),
+        "changes": _changes(facts, item.key, item.spec) if helped else [],
+        "cover": [visit_view(each) for each in told.visits],
+        "domains": [domain_view(each) for each in told.domains],
+    }
+
+
+def _tried(facts: Facts, item: RunObject, by: str) -> View:
+    """Submit it, look, and undo."""
+    with facts.scheduler.what_if(facts.now, cmd.Submit(run=item.key, spec=item.spec, by=by)) as decision:
+        run = facts.state.runs.get(item.key)
         if run is None:
-            assert asked.ending is not None, "what does not live has ended"
-            ended = asked.ending.ended
-            told_then = {"verdict": ended.reason.value, "message": ended.message, "remedy": ended.reason.remedy}
-            return told_then | self.started(asked)
-        if run.phase is Phase.RUNNING or run.reason is Reason.Following:
-            told_then = {"verdict": run.reason.value, "message": run.message, "remedy": run.reason.remedy}
-            return told_then | (self._running(asked, run, now) if run.phase is Phase.RUNNING else {})
-        told = explain(state, self._scheduler.engine.family, run, max(now, state.at))
-        message, remedy = told.of(run)
+            ended = next(each for each in decision.events if isinstance(each, ev.RunEnded) and each.run == item.key)
+            return _no_start(ended.reason, ended.message or ended.reason.remedy)
+        starts = run.phase is Phase.RUNNING
+        leases = list(run.leases.values())
+        reservation = in_force(run, facts.now)
+        told_ahead = None if starts else foreseen(facts.engine_now(), run)
+        if reservation is not None and told_ahead is not None:
+            reservation["status"]["forecast"] = told_ahead
         return {
-            "verdict": run.reason.value,
-            "message": message,
-            "remedy": remedy,
-            "changes": self._changes(run.key, run.spec, now),
-            "cover": [visit_view(each) for each in told.visits],
-            "domains": [domain_view(each) for each in told.domains],
+            "verdict": Reason.Start.value if starts else run.reason.value,
+            "starts": starts,
+            "message": f"starts at once, {run.width} GPUs wide" if starts else run.message,
+            "width": run.width,
+            "gpus": sum(lease.gpus for lease in leases),
+            "payers": shares_of([(lease, lease.gpus, 0) for lease in leases]),
+            "nodes": list(dict.fromkeys(lease.node for lease in leases)),
+            "reservation": reservation,
+            "forecast": told_ahead,
         }
 
-    def _running(self, asked: SubmittedRun, run: RunState, now: int) -> View:
-        """What started a run, and what may yet become of it: money that no longer covers it, claims that may cut it."""
-        told: View = {"odds": odds_of_cuts(looking_ahead(self._scheduler, now), run)}
-        if run.overdrawn:
-            reason = Reason.Overdrawn
-            told |= {"verdict": reason.value, "message": views.uncovered(run), "remedy": reason.remedy}
-        return told | self.started(asked)
 
-    def contention(self, run: Key, now: int) -> View:
-        """Every date a run was given, with why it moved, and every time it gave way to others; from its own story."""
-        story = list(self._scheduler.store.story(run))
-        events = [moment.event for moment in story]
-        dates = ReservationHistory()
-        for moment in story:
-            dates.take(moment.at, moment.event)
-        live = self._scheduler.state.runs.get(run)
-        held = None if live is None else in_force(live, now)
-        if held is not None and "forecast" in held["status"]:
-            held["status"]["forecast"] = tested(self._scheduler.engine, held["status"]["forecast"])
-        return {
-            "reservation": held,
-            "reservations": list(dates.objects(now)),
-            "preemptions": [self._claimed(each) for each in preemptions(events, run)],
+def _no_start(reason: Reason, message: str) -> View:
+    told: View = {"verdict": reason.value, "starts": False, "message": message, "width": 0, "payers": [], "nodes": []}
+    return told | {"reservation": None, "forecast": None}
+
+
+@contextmanager
+def _thought_of(facts: Facts, name: Key, spec: RunSpec) -> Iterator[RunState]:
+    """A run as if it had just been submitted and nothing decided yet; afterwards it never was."""
+    state = facts.state
+    run = TRIAL if name in state.runs else name
+    with state.trial():
+        state.apply(max(facts.now, state.at), ev.RunSubmitted(run=run, spec=spec))
+        yield state.runs[run]
+
+
+def story(facts: Facts, run: Key) -> list[View]:
+    """All that happened to a run, told: what is about it, and resolutions that it asked for or gave way in."""
+    teller = Storyteller()
+    about = f"Run/{run}"
+    story = (
+        line.view()
+        for moment in facts.store.story(run)
+        for line in teller.tell(moment.at, moment.event)
+        if line.object == about or took_part(run, moment.event)
+    )
+    return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in story]
+
+
+def budgets(facts: Facts) -> list[View]:
+    """Every Budget, with what it has spent, promised and left."""
+    state, family = facts.state, facts.scheduler.engine.family
+    return [
+        {
+            "name": short(budget),
+            "owner": state.budgets[budget].owner,
+            "spec": write(state.budgets[budget]),
+            "status": views.budget_status(state, family, budget, facts.now),
         }
-
-    def _claimed(self, preemption: View) -> View:
-        """One cut, with whose run it was that claimed."""
-        if preemption["claim"] is None:
-            return preemption
-        claim = key(preemption["claim"])
-        live = self._scheduler.state.runs.get(claim)
-        events = (moment.event for moment in self._scheduler.store.story(claim))
-        owners = (event.spec.owner for event in events if isinstance(event, ev.RunSubmitted))
-        return preemption | {"claimOwner": next(owners, None) if live is None else live.spec.owner}
-
-    def _changes(self, run: Key, spec: RunSpec, now: int) -> list[View]:
-        found = Counterfactual(self._scheduler.engine, run, spec, now).changes()
-        return [change_view(each) for each in found]
-
-    def started(self, asked: SubmittedRun) -> View:
-        """Who was to pay and which nodes were chosen when a run last started, as of then; nothing where it never did."""
-        found: Moment | None = None
-        for moment in self._scheduler.store.story(asked.run):
-            if isinstance(moment.event, ev.LeasesOpened) and moment.event.reason is Reason.Start:
-                found = moment
-        if found is None or not isinstance(found.event, ev.LeasesOpened):
-            return {}
-        nodes = self._scheduler.state.capacity.nodes
-        labels = {name: known.node.labels for name, known in nodes.items()}
-        places = {name: known.domain.key for name, known in nodes.items() if known.domain is not None}
-        return {
-            "asOf": format_instant(found.at),
-            "cover": paid_then(found.event, labels, asked.spec.locality.location),
-            "domains": chosen_then(found.event, places),
-        }
-
-    def cover_of(self, run: Key, spec: RunSpec, now: int) -> list[View]:
-        """Every envelope that a run asks, at its narrowest, as if it were submitted now."""
-        with self._thought_of(run, spec, now) as thought:
-            at, family = self._scheduler.state.at, self._scheduler.engine.family
-            return [
-                visit_view(each) for each in ask_money(self._scheduler.state, family, thought, at, least_width(spec))
-            ]
-
-    def plan(self, item: RunObject, by: str, now: int) -> View:
-        """What would come of submitting a run now."""
-        state = self._scheduler.state
-        if state.name_taken(item.key, now):
-            verdict: View = {
-                "verdict": Reason.AlreadyExists.value,
-                "starts": False,
-                "message": Reason.AlreadyExists.remedy,
-            }
-            verdict |= {"width": 0, "payers": [], "nodes": [], "reservation": None, "forecast": None}
-        else:
-            verdict = self._tried(item, by, now)
-        helped = not verdict["starts"] and verdict["verdict"] != Reason.AlreadyExists.value
-        with self._thought_of(item.key, item.spec, now) as thought:
-            told = explain(state, self._scheduler.engine.family, thought, state.at)
-        width = verdict["width"] or told.width
-        limit = item.spec.runtime.max_duration
-        gpus = verdict.pop("gpus", 0) or told.gpus
-        return {
-            "name": short(item.key),
-            **verdict,
-            "width": width,
-            "worstCase": {
-                "gpus": gpus,
-                "hours": None if limit is None else gpu_hours(limit),
-                "gpuHours": None if limit is None else gpu_hours(gpus * limit),
-                "perAttempt": item.spec.requeues or item.spec.runtime.retries > 0,
-            },
-            "grows": _growth(item.spec, gpus),
-            "changes": self._changes(item.key, item.spec, now) if helped else [],
-            "cover": [visit_view(each) for each in told.visits],
-            "domains": [domain_view(each) for each in told.domains],
-        }
-
-    def _tried(self, item: RunObject, by: str, now: int) -> View:
-        """Submit it, look, and undo."""
-        with self._scheduler.what_if(now, cmd.Submit(run=item.key, spec=item.spec, by=by)) as decision:
-            run = self._scheduler.state.runs.get(item.key)
-            if run is None:
-                ended = next(each for each in decision.events if isinstance(each, ev.RunEnded) and each.run == item.key)
-                told = ended.message or ended.reason.remedy
-                return {
-                    "verdict": ended.reason.value,
-                    "starts": False,
-                    "message": told,
-                    "width": 0,
-                    "payers": [],
-                    "nodes": [],
-                    "reservation": None,
-                    "forecast": None,
-                }
-            starts = run.phase is Phase.RUNNING
-            leases = list(run.leases.values())
-            reservation = in_force(run, now)
-            told_ahead = None if starts else foreseen(looking_ahead(self._scheduler, now), run)
-            if reservation is not None and told_ahead is not None:
-                reservation["status"]["forecast"] = told_ahead
-            return {
-                "verdict": Reason.Start.value if starts else run.reason.value,
-                "starts": starts,
-                "message": f"starts at once, {run.width} GPUs wide" if starts else run.message,
-                "width": run.width,
-                "gpus": sum(lease.gpus for lease in leases),
-                "payers": shares_of([(lease, lease.gpus, 0) for lease in leases]),
-                "nodes": list(dict.fromkeys(lease.node for lease in leases)),
-                "reservation": reservation,
-                "forecast": told_ahead,
-            }
-
-    @contextmanager
-    def _thought_of(self, name: Key, spec: RunSpec, now: int) -> Iterator[RunState]:
-        """A run as if it had just been submitted and nothing decided yet; afterwards it never was."""
-        state = self._scheduler.state
-        run = TRIAL if name in state.runs else name
-        with state.trial():
-            state.apply(max(now, state.at), ev.RunSubmitted(run=run, spec=spec))
-            yield state.runs[run]
-
-    def story(self, run: Key) -> list[View]:
-        """All that happened to a run, told: what is about it, and resolutions that it asked for or gave way in."""
-        teller = Storyteller()
-        about = f"Run/{run}"
-        story = (
-            line.view()
-            for moment in self._scheduler.store.story(run)
-            for line in teller.tell(moment.at, moment.event)
-            if line.object == about or took_part(run, moment.event)
-        )
-        return [{name: told[name] for name in ("at", "type", "reason", "message")} for told in story]
-
-    def budgets(self, now: int) -> list[View]:
-        """Every Budget, with what it has spent, promised and left."""
-        state, family = self._scheduler.state, self._scheduler.engine.family
-        return [
-            {
-                "name": short(budget),
-                "owner": state.budgets[budget].owner,
-                "spec": write(state.budgets[budget]),
-                "status": views.budget_status(state, family, budget, now),
-            }
-            for budget in sorted(state.budgets, key=split)
-        ]
+        for budget in sorted(state.budgets, key=split)
+    ]
 
 
 def paid_then(opened: ev.LeasesOpened, labels: dict[str, dict[str, str]], location: dict[str, str]) -> list[View]:
@@ -303,7 +297,7 @@ def took_part(run: Key, event: ev.AnyEvent) -> bool:
     return (claim is not None and claim.key == run) or any(cut.run == run for cut in cuts)
 
 
-def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
+def preemptions(events: Iterable[ev.AnyEvent], run: Key, program: str) -> list[View]:
     """Every time a run gave way: to whom, by which draw, and the name of the record that proves it."""
     found = []
     for event in events:
@@ -322,7 +316,7 @@ def preemptions(events: Iterable[ev.AnyEvent], run: Key) -> list[View]:
             "deficitGPUs": outcome.deficit_gpus,
             "cuts": [{"reason": cut.reason.value, "gpus": cut.gpus} for cut in own],
             "conflictSet": [short(each) for each in outcome.conflict_set],
-            "verify": f"fairlease lottery verify {event.name}",
+            "verify": f"{program} lottery verify {event.name}",
         }
         if lottery is not None:
             told |= {

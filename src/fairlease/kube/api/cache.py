@@ -27,16 +27,54 @@ from fairlease.kube.api.resource import (
     Resource,
 )
 from fairlease.kube.api.wire_types import NodeSeen, OwnSeen, PodSeen, Seen
-from fairlease.kube.projection.writer import Made
 from fairlease.model.record import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairlease.kube.api.connection import Api
     from fairlease.kube.api.resource import Meta
     from fairlease.model.lease import Lease
 
 SILENT_S = 3.0
 _IN_FORCE = ",".join(f"status.state!={each}" for each in RESERVATIONS_OVER)
+
+
+class Made:
+    """What we wrote and have not seen yet: until then it is there all the same. One that never shows is forgotten.
+
+    `passed` tells whether all that happened up to a version was seen: then what was written with it is forgotten no sooner, however
+    long a watch is interrupted. Nobody shall think that it was taken away.
+    """
+
+    EXPIRES_S = 30.0
+
+    def __init__(self, passed: Callable[[str], bool] | None = None) -> None:
+        self._passed = passed
+        self._there: dict[str, tuple[str, float, str]] = {}
+
+    def add(self, key: str, value: str = "", version: str = "") -> None:
+        """It was written, the server says."""
+        self._there[key] = (value, asyncio.get_running_loop().time() + self.EXPIRES_S, version)
+
+    def get(self, key: str) -> str | None:
+        """What is known of it, where it was written and not seen yet."""
+        found = self._there.get(key)
+        if found is None:
+            return None
+        value, expires_at, version = found
+        if version.isdigit() and self._passed is not None:
+            expired = self._passed(version)
+        else:
+            expired = expires_at < asyncio.get_running_loop().time()
+        if expired:
+            del self._there[key]
+            return None
+        return value
+
+    def seen(self, key: str) -> None:
+        """The server told of it, or of its end."""
+        self._there.pop(key, None)
 
 
 class DirtySet:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlease.kube.manifests.policy import NAMESPACE
+from fairlease.kube.api.names import NAMESPACE
 from fairlease.model import rules
 from fairlease.model.amount import MINUTE, SECOND
 from fairlease.model.config import Config
@@ -16,7 +16,7 @@ from fairlease.model.document import read_file
 from fairlease.model.reading import Reader
 from fairlease.model.record import Duration, Record
 from fairlease.report.notices import NoticeKind
-from fairlease.runtime.backoff import a_backoff
+from fairlease.runtime.clock import a_backoff
 from fairlease.runtime.notify.webhook import web_address
 from fairlease.runtime.settings import (
     PORT_MAX,
