@@ -1,8 +1,8 @@
 """The CustomResourceDefinitions of our kinds (SEMANTICS §2), generated from the records: `config/crd/`.
 
 Types, units, defaults and checks on single fields come from the records and the reader's own tables, descriptions from the
-docstrings under the fields. What fields must be together is in CEL: the twin of each rule in `fairlease.model.rules.RULES`, and what
-only a server can see. A rule without a twin cannot be generated.
+docstrings under the fields. What fields must be together is in CEL: the twin of each rule in `fairlease.model.rules.RULES`, and
+what only a server can see. A rule without a twin cannot be generated.
 """
 
 from __future__ import annotations
