@@ -154,6 +154,7 @@ class Reason(enum.Enum):
     Notice = "Notice", 801, False, "nothing to change"
     Predicted = "Predicted", 802, True, "set runtime.maxDuration on the runs it waits for"
     Window = "Window", 803, False, "nothing to change"
+    Leaving = "Leaving", 804, True, "wait: the GPUs are held for it until the work on them is gone"
     NotServed = "NotServed", 810, True, "wait: it is tried again whenever something changes"
     TooYoung = "TooYoung", 811, True, "wait for enough work to be older than minRuntime"
     SliceLost = "SliceLost", 812, True, "wait: it means to use other GPUs now"

@@ -54,11 +54,12 @@ class RemoveBudget(Command, frozen=True):
 
 
 class Submit(Command, frozen=True):
-    """Ask for GPUs."""
+    """Ask for GPUs. `graceful`: its work needs time to leave when it is asked to, and `PodsGone` reports that it has left."""
 
     run: Key
     spec: RunSpec
     by: str | None = None
+    graceful: bool = False
 
 
 class Cancel(Command, frozen=True):
@@ -100,6 +101,13 @@ class PodFailed(Command, frozen=True):
     rank: int
     exit_code: int = 1
     retry_after: int = 0
+
+
+class PodsGone(Command, frozen=True):
+    """Pods that were asked to leave are gone, and the GPUs of these leases are free."""
+
+    run: Key
+    leases: tuple[str, ...]
 
 
 class Resize(Command, frozen=True):
@@ -154,6 +162,7 @@ AnyCommand = (
     | StartFailed
     | WorkEnded
     | PodFailed
+    | PodsGone
     | Resize
     | Resolve
     | SetFunding

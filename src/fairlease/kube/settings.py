@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairlease.kube.api.names import NAMESPACE
 from fairlease.model import rules
-from fairlease.model.amount import MINUTE, SECOND
+from fairlease.model.amount import SECOND
 from fairlease.model.config import Config
 from fairlease.model.document import read_file
 from fairlease.model.reading import Reader
@@ -22,7 +22,6 @@ from fairlease.runtime.settings import (
     PORT_MAX,
     BeaconSource,
     a_beacon_has_one_source,
-    a_grace,
     a_path,
     commands_are_commands,
     read_both,
@@ -49,11 +48,6 @@ class Cluster(Record, frozen=True, kw_only=True):
     pulled holds them too."""
     master_port: int = 29_500
     """Where the first rank of every gang listens."""
-    max_grace: Duration = 10 * MINUTE
-    """The longest that a pod gets to end, whatever its template or checkpoint asks for: its lease is closed by then, and somebody
-    else waits for its GPUs."""
-    opportunistic_grace: Duration = 2 * SECOND
-    """The same for work that runs on GPUs to which it has no claim."""
     snapshot_every: int = SNAPSHOT_EVERY
     """Entries of the ledger after which a snapshot is kept, and older ones go to the archive."""
     retry_backoff: Duration = 10 * SECOND
@@ -85,8 +79,6 @@ _CLUSTER = Reader(
         Cluster: {
             "pause_image": rules.not_empty,
             "master_port": _port,
-            "max_grace": a_grace,
-            "opportunistic_grace": a_grace,
             "snapshot_every": rules.more_than_nothing,
             "retry_backoff": a_backoff,
         },

@@ -19,4 +19,8 @@ class Config(Record, frozen=True, kw_only=True):
     node_debounce: Duration = 60 * SECOND
     grow_cooldown: Duration = 60 * SECOND
     name_retention: Duration = 30 * DAY
+    max_grace: Duration = 10 * MINUTE
+    """How long work may take to leave once it is asked to; then it is killed."""
+    opportunistic_grace: Duration = 10 * SECOND
+    """The same for opportunistic work, which has no claim to its GPUs."""
     labels: LabelKeys = LabelKeys()

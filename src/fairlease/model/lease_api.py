@@ -52,11 +52,22 @@ class LeaseSpec(Record, frozen=True, kw_only=True):
     """Why it opened."""
 
 
+class LeaseLeaving(Record, frozen=True, kw_only=True):
+    """The work on a lease was asked to leave; the lease closes when its GPUs are free."""
+
+    since: Instant
+    """When it was asked to."""
+    reason: Reason
+    """Why; the lease closes for that."""
+
+
 class LeaseStatus(Record, frozen=True, kw_only=True):
-    """Written once, when the lease closes. `closure_reason` may carry a seed: `RandomPreempt(<seed>)`."""
+    """Final when the lease has closed. `closure_reason` may carry a seed: `RandomPreempt(<seed>)`."""
 
     closed: bool
     """Whether it is over."""
+    leaving: LeaseLeaving | None = None
+    """While it is open: that its work was asked to leave."""
     end_time: Instant | None = None
     """When it ended."""
     closure_reason: str | None = None

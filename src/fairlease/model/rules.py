@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlease.model.amount import format_instant, gpu_hours
+from fairlease.model.amount import HOUR, format_instant, gpu_hours
 from fairlease.model.budget import AggregateCap, BudgetSpec, Envelope, Lending
 from fairlease.model.config import Config
 from fairlease.model.document import INTEGER_MAX, Step
@@ -27,6 +27,7 @@ NAME_MAX = 253
 RUN_NAME_MAX = 200  # Names of leases, reservations and pods are a run's name and a little more.
 NAMESPACE_MAX = 63
 ENV_NAME_MAX = 253
+GRACE_MAX = HOUR
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -55,6 +56,11 @@ CLOSURE = re.compile(rf"{'|'.join(each.value for each in CLOSING)}|RandomPreempt
 
 
 # -------------------------------------------------------------------------------------- what a single value must be
+
+
+def a_grace(value: int) -> str | None:
+    """The time that work gets to leave: whoever waits for its GPUs does not wait for ever."""
+    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
 def more_than_nothing(value: int) -> str | None:
@@ -142,7 +148,7 @@ def gpu_quantity(value: object) -> int | None:
 
 
 CHECKS: Mapping[type[Record], Mapping[str, Check]] = {
-    Config: {"commit_quantum": more_than_nothing},
+    Config: {"commit_quantum": more_than_nothing, "max_grace": a_grace, "opportunistic_grace": a_grace},
     LabelKeys: dict.fromkeys(("region", "cluster", "domain", "rack", "flavor"), not_empty),
     Lending: {"to": an_owner_glob},
     Envelope: {

@@ -184,6 +184,25 @@ class Storyteller:
         self._say(_run(event.run), event.reason, f"{count} closed{seed}{words}", warning=not quiet)
 
     @_tell.register
+    def _(self, event: ev.LeasesLeaving) -> None:
+        pods = "1 pod was" if len(event.names) == 1 else f"{len(event.names)} pods were"
+        message = f"{pods} asked to leave; killed at {format_instant(event.until)}"
+        self._say(_run(event.run), "Leaving", f"{event.reason.value}: {message}")
+
+    @_tell.register
+    def _(self, event: ev.RunEnding) -> None:
+        told = f"{event.message}; " if event.message else ""
+        failed = event.phase is Phase.FAILED
+        self._say(_run(event.run), event.reason, f"{told}{event.phase.value}, its pods are leaving", warning=failed)
+
+    @_tell.register
+    def _(self, event: ev.SwapAwaited) -> None:
+        ranks = ", ".join(str(rank) for _, rank, _ in event.spares[:NODES_NAMED])
+        self._say(
+            _run(event.run), Reason.Swap, f"rank {ranks} starts on a spare when the work that borrows it has left"
+        )
+
+    @_tell.register
     def _(self, event: ev.DesiredSet) -> None:
         self._say(_run(event.run), "DesiredSet", f"{event.gpus} GPUs are desired from now on")
 

@@ -18,12 +18,12 @@ from fairlease.reason import COVER_CAUSES, Reason
 from fairlease.report import lending
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fairlease.engine.cover.family import Family
     from fairlease.ledger.state.accounts import Account
     from fairlease.ledger.state.capacity import Capacity
-    from fairlease.ledger.state.runs import RunState
+    from fairlease.ledger.state.runs import Leaving, RunState
     from fairlease.ledger.state.state import State
     from fairlease.ledger.store.protocol import Ending, LeaseRow
     from fairlease.model.budget import AggregateCap
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fairlease.model.run import RunSpec
 
 View = dict[str, Any]
+NONE_LEAVING: Mapping[int, Leaving] = {}
 _FUNDED = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved)
 _WAITS_FOR_ROOM = (Reason.NoRoom, Reason.NeverFits, Reason.Reserved, Reason.Following)
 
@@ -44,13 +45,15 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None, messag
     rates = {name: meter.rate for name, meter in run.meters.items()}
     sponsors = {owner: meter.rate for owner, meter in run.sponsors.items()}
     view: View = {"phase": (Phase.PENDING if run.starting else run.phase).value, "attempt": run.attempt}
+    if run.over:
+        view["reason"] = run.reason.value
     if message:
         view["message"] = message
     view |= {
         "conditions": _conditions(_live_conditions(run), message or uncovered(run)),
-        "width": _width(run.spec, run.width),
+        "width": _width(run.spec, run.width, run.leaving_gpus),
         "funding": _funding(run.bill(now), rates, sponsors),
-        "leases": [lease.name for lease in sorted(run.leases.values(), key=lambda lease: lease.serial)],
+        "leases": [lease.name for lease in run.open],
         "submittedAt": format_instant(run.submitted_at),
     }
     if run.spec.spares_per_group:
@@ -85,7 +88,7 @@ def ended_status(spec: RunSpec, submitted_at: int, ending: Ending) -> View:
     ]
     view |= {
         "conditions": _conditions(told, ended.message),
-        "width": _width(spec, 0),
+        "width": _width(spec, 0, 0),
         "funding": _funding(ended.bill, {}, {}),
         "leases": [],
         "submittedAt": format_instant(submitted_at),
@@ -114,6 +117,13 @@ def _live_conditions(run: RunState) -> list[Told]:
             ("Failed", False, Reason.Bound, asked),
         ]
     reason = run.reason
+    if run.over:
+        done = run.phase is Phase.COMPLETED
+        return [
+            ("Completed", done, reason, run.since if done else asked),
+            ("Failed", not done, reason, asked if done else run.since),
+            ("Running", False, reason, run.since),
+        ]
     funded = False if reason in COVER_CAUSES else True if reason in _FUNDED else None
     held = funded is False and run.hold is not None and run.hold.holds
     placed = False if held or reason in _WAITS_FOR_ROOM else None
@@ -151,13 +161,13 @@ def _conditions(told: Sequence[Told], message: str) -> list[View]:
     ]
 
 
-def _width(spec: RunSpec, allocated: int) -> View:
+def _width(spec: RunSpec, allocated: int, leaving: int) -> View:
     total = spec.resources.total_gpus
     elastic = spec.malleable
     least = total if elastic is None else elastic.min_total_gpus
     most = total if elastic is None else elastic.max_total_gpus
     desired = total if elastic is None else elastic.desired
-    return {"min": least, "max": most, "desired": desired, "allocated": allocated, "pending": 0}
+    return {"min": least, "max": most, "desired": desired, "allocated": allocated, "pending": 0, "leaving": leaving}
 
 
 def _funding(bill: Bill, rates: dict[str, int], sponsors: dict[str, int]) -> View:
@@ -253,11 +263,14 @@ def _aggregate(state: State, budget: Key, cap: AggregateCap, now: int) -> View:
 # --- leases and outcomes ---------------------------------------------------------------------------------------------------
 
 
-def lease_object(row: LeaseRow) -> View:
-    """A lease as its object: spec, and a status written once."""
+def lease_object(row: LeaseRow, leaving: Mapping[int, Leaving] = NONE_LEAVING) -> View:
+    """A lease as its object: spec, and a status that is written once, when it closes. `leaving` are those that are, by serial."""
     lease = row.lease
     namespace, name = split(lease.run)
     status: View = {"closed": row.end is not None}
+    asked = leaving.get(lease.serial) if row.end is None else None
+    if asked is not None:
+        status["leaving"] = {"since": format_instant(asked.since), "reason": asked.reason.value}
     if row.end is not None:
         status |= {"endTime": format_instant(row.end), "closureReason": row.closure}
     return {

@@ -11,14 +11,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from fairlease.model import rules
-from fairlease.model.amount import HOUR
 from fairlease.model.config import Config
 from fairlease.model.document import Findings, load
 from fairlease.model.partial import readable
 from fairlease.model.reading import Reader, Wrong
 from fairlease.model.record import Record
 
-GRACE_MAX = HOUR
 PORT_MAX = 65_535
 _ABSOLUTE = "an absolute path: the scheduler works elsewhere than you"
 
@@ -54,11 +52,6 @@ def read_both(text: str, source: str, own: type[Own], reader: Reader) -> tuple[C
     assert policy is not None, "what is wrong was found"
     assert rest is not None, "what is wrong was found"
     return policy, rest
-
-
-def a_grace(value: int) -> str | None:
-    """What is wrong with the time that work gets to end; None where nothing is."""
-    return None if value <= GRACE_MAX else "expected at most 1h: nobody gets the GPUs before it is over"
 
 
 def a_path(value: str) -> str | None:

@@ -131,7 +131,8 @@ class Film:
         return None if found is None else {"name": found["name"], **found["spec"], **found["status"]}
 
     def _leases(self) -> list[View]:
-        return [views.lease_object(row) for row in self.world.store.leases(LeaseQuery())]
+        leaving = self.world.scheduler.state.leaving
+        return [views.lease_object(row, leaving) for row in self.world.store.leases(LeaseQuery())]
 
     def _outcomes(self) -> list[View]:
         return [views.outcome_object(each.name, each.outcome) for each in self.world.outcomes]

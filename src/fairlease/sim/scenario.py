@@ -8,14 +8,14 @@ declared. What is left can be played without a check.
 from __future__ import annotations
 
 import enum
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fairlease.model.amount import parse_instant
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
 from fairlease.model.node import Node
 from fairlease.model.objects import BudgetObject, NodeObject, RunObject
-from fairlease.model.record import Duration, GpuHours, Key, Record
+from fairlease.model.record import Duration, GpuHours, Key, Record, Unit
 from fairlease.model.reservation import Scope
 from fairlease.model.run import RunSpec
 
@@ -23,11 +23,15 @@ START = parse_instant("2026-01-05T00:00:00Z")
 
 
 class Work(Record, frozen=True, kw_only=True):
-    """What a run's work will really do, hidden from the engine: time on the machine, or work that width divides."""
+    """What a run's work will really do, hidden from the engine: time on the machine, or work that width divides.
+
+    `leaves` is how long its pods take to go once they are asked to; None: they have to be killed (`never`).
+    """
 
     duration: Duration | None = None
     gpu_hours: GpuHours | None = None
     exit_code: int = 0
+    leaves: Annotated[int | None, Unit.NOTICE] = 0
 
 
 class NodeEvent(enum.Enum):

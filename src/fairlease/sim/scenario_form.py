@@ -120,7 +120,8 @@ def _nodes_have_names(nodes: NodeGroup) -> Iterator[Wrong]:
 
 
 def _work_ends_one_way(work: Work) -> Iterator[Wrong]:
-    if (work.duration is None) == (work.gpu_hours is None):
+    neither = work.duration is None and work.gpu_hours is None
+    if (work.duration is not None and work.gpu_hours is not None) or (neither and work.leaves == 0):
         yield Wrong((), None, "expected either duration or gpuHours")
 
 

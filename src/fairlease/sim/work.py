@@ -19,6 +19,7 @@ class SimulatedJob:
 
     def __init__(self, work: Work, checkpoint: int | None) -> None:
         self.exit_code = work.exit_code
+        self.leaves = work.leaves
         self.total = work.duration if work.duration is not None else work.gpu_hours
         self.by_width = work.duration is None
         self.checkpoint = checkpoint
@@ -73,6 +74,7 @@ class Jobs:
         self._ends: list[tuple[int, int, Key]] = []
         self._current: dict[Key, int] = {}
         self._count = 0
+        self._going: list[tuple[int, int, Key, tuple[str, ...]]] = []
 
     def add(self, run: Key, work: Work, checkpoint: int | None) -> None:
         """A run brings its work."""
@@ -98,15 +100,32 @@ class Jobs:
         self._current.pop(run, None)
 
     def next(self) -> int | None:
-        """When work ends next."""
+        """When work ends next, or is gone."""
+        ends, going = self._next_end(), self._going[0][0] if self._going else None
+        return going if ends is None else ends if going is None else min(ends, going)
+
+    def _next_end(self) -> int | None:
         while self._ends and self._current.get(self._ends[0][2]) != self._ends[0][1]:
             heappop(self._ends)
         return self._ends[0][0] if self._ends else None
 
+    def leave(self, run: Key, leases: tuple[str, ...], now: int, killed: int) -> None:
+        """Pods of a run were asked to leave at `now`; they are gone when they like, or when they are killed."""
+        leaves = self.jobs[run].leaves
+        self._count += 1
+        heappush(self._going, (killed if leaves is None else min(now + leaves, killed), self._count, run, leases))
+
+    def gone(self, now: int) -> list[tuple[Key, tuple[str, ...]]]:
+        """Pods that are gone by now, in the order in which they were asked to leave."""
+        found = []
+        while self._going and self._going[0][0] <= now:
+            found.append(heappop(self._going)[1:])
+        return [(run, leases) for _, run, leases in sorted(found)]
+
     def due(self, now: int) -> list[tuple[Key, SimulatedJob]]:
         """Work that ends now, in the order in which it was begun."""
         found = []
-        while (when := self.next()) is not None and when <= now:
+        while (when := self._next_end()) is not None and when <= now:
             _, serial, run = heappop(self._ends)
             del self._current[run]
             found.append((serial, run))

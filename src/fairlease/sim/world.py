@@ -80,10 +80,10 @@ class World:
         """Let everything happen that is due by itself at `now`."""
         self.now = now
         while True:
-            due = self.jobs.due(now)
-            if due:
+            due, gone = self.jobs.due(now), self.jobs.gone(now)
+            if due or gone:
                 ends = [cmd.WorkEnded(run, job.attempt, job.exit_code) for run, job in due]
-                self._tick(*ends)
+                self._tick(*ends, *(cmd.PodsGone(run, names) for run, names in gone))
                 continue
             timer = self.scheduler.next_timer()
             if timer is None or timer > now:
@@ -144,7 +144,7 @@ class World:
     def _submit(self, each: sc.Submission) -> cmd.AnyCommand:
         if each.work is not None:
             self.jobs.add(each.run, each.work, each.spec.runtime.checkpoint)
-        return cmd.Submit(each.run, each.spec)
+        return cmd.Submit(each.run, each.spec, graceful=each.work is not None and each.work.leaves != 0)
 
     def _objects(self, item: BudgetObject | RunObject | NodeObject) -> list[cmd.AnyCommand]:
         """What applying an object means; of a run that lives, its desired width and its funding can be edited."""
@@ -189,9 +189,10 @@ class World:
         at = tick.entry.at
         resized: dict[Key, None] = {}
         for event in tick.entry.events:
-            if isinstance(event, ev.LeasesOpened | ev.LeasesClosed):
+            if isinstance(event, ev.LeasesOpened | ev.LeasesClosed | ev.LeasesLeaving):
                 resized[event.run] = None
-            elif isinstance(event, ev.RunSubmitted):
+            self._steer(at, event)
+            if isinstance(event, ev.RunSubmitted):
                 self.submissions[event.run] = (at, event)
             elif isinstance(event, ev.DesiredSet):
                 since, asked = self.submissions[event.run]
@@ -199,10 +200,7 @@ class World:
             elif isinstance(event, ev.FundingSet):
                 since, asked = self.submissions[event.run]
                 self.submissions[event.run] = since, replace(asked, spec=asked.spec.funded(event.funding))
-            elif isinstance(event, ev.RunRequeued):
-                self.jobs.stop(event.run, at)
             elif isinstance(event, ev.RunEnded):
-                self.jobs.forget(event.run)
                 self.endings[event.run] = Ending(seq=tick.entry.seq, at=at, ended=event)
             elif isinstance(event, ev.OutcomeRecorded):
                 self.outcomes.append(event)
@@ -211,6 +209,15 @@ class World:
             live = self.scheduler.state.runs.get(run)
             if live is not None and live.leases:
                 self.jobs.width(run, live.attempt, at, live.width)
+
+    def _steer(self, at: int, event: ev.AnyEvent) -> None:
+        """Have work leave, stop or be forgotten."""
+        if isinstance(event, ev.LeasesLeaving):
+            self.jobs.leave(event.run, event.names, at, event.until)
+        elif isinstance(event, ev.RunRequeued | ev.RunEnding):
+            self.jobs.stop(event.run, at)
+        elif isinstance(event, ev.RunEnded):
+            self.jobs.forget(event.run)
 
     def _restart(self) -> None:
         """Throw the engine away and build it from the ledger: nothing may change."""

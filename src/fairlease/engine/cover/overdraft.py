@@ -167,6 +167,8 @@ def _shares(state: State, account: Account) -> list[Share]:
     sizes: dict[Unit, int] = {}
     lent: dict[Unit, bool] = {}
     for serial, lease in account.open.items():
+        if serial in state.leaving:
+            continue
         unit = state.runs[lease.run].unit(lease)
         ages[unit] = min(serial, ages.get(unit, serial))
         sizes[unit] = sizes.get(unit, 0) + (0 if lease.opportunistic else lease.gpus)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlease.engine.command import TimePassed, WorkEnded
+from fairlease.engine.command import PodsGone, TimePassed, WorkEnded
 from fairlease.engine.forecast import predicted_ends
 from fairlease.engine.forecast.fluid_queue import Turns, places
 from fairlease.ledger.state import events as ev
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from fairlease.engine.context import Decision, Engine
     from fairlease.ledger.state.runs import RunState
+    from fairlease.ledger.state.state import State
 
 HORIZON = 120 * DAY
 STEPS_MAX = 4_000
@@ -59,6 +60,14 @@ class Start(NamedTuple):
     far: bool = False
 
 
+def leaving(state: State) -> tuple[PodsGone, ...]:
+    """Reports that all work is gone that is leaving: a rehearsal counts it as free from the beginning."""
+    names: dict[Key, list[str]] = {}
+    for _, each in sorted(state.leaving.items()):
+        names.setdefault(each.lease.run, []).append(each.lease.name)
+    return tuple(PodsGone(run, tuple(leases)) for run, leases in names.items())
+
+
 class Rehearsal:
     """One play, until all that are wanted have started. `baseline`: with the mean of the last two durations instead of our own."""
 
@@ -76,6 +85,7 @@ class Rehearsal:
         self._known: dict[tuple[object, ...], int] = {}
         self._crowd = False
         self._promised: dict[Key, int] = {}
+        self._left: tuple[PodsGone, ...] = ()
 
     def play(self) -> dict[Key, Start]:
         """Until all that are wanted have started, or nothing more happens, or it is far enough."""
@@ -106,6 +116,7 @@ class Rehearsal:
             self._ends = [self._end_of(run) for run in running]
             heapify(self._ends)
             self._simplify()
+            self._left = leaving(state)
             while not near.isdisjoint(self._waiting):
                 if self.steps >= STEPS_MAX or self.played >= most:
                     break
@@ -120,11 +131,14 @@ class Rehearsal:
         now = min(
             self._ends[0][0] if self._ends else HORIZON + self.now, HORIZON + self.now if timer is None else timer
         )
+        if self._left:
+            now = self.now
         if now >= HORIZON + self.now:
             return False
         ended = self._due(now)
         bases = {} if ended else self._bases(now)
-        decision = self._engine.decide(now, tuple(ended) or (TimePassed(),))
+        decision = self._engine.decide(now, (*self._left, *ended) or (TimePassed(),))
+        self._left = ()
         for run in _begun(decision):
             found = self.state.runs.get(run)
             if found is None or found.phase is not Phase.RUNNING:

@@ -2,7 +2,7 @@
 
 A reservation is a lien on its slots. Later runs may use them only if they surely end by its date, or are opportunistic. A run is
 not bound by its own lien, nor by those of runs that asked after it: time of asking decides. Work that is running already and wants
-to grow passes none.
+to grow passes none. Nobody passes the lien of a claim for which others are leaving: those slots come free for it alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LienRights:
         found = self._blocked.get(name)
         if found is None:
             found = 0
-            for run, slots in node.liens.items() if not self.free else ():
+            for run, slots in node.liens.items():
                 if not self._passes(self.holds[run]):
                     found |= slots
             self._blocked[name] = found
@@ -51,7 +51,21 @@ class LienRights:
 
     def _passes(self, other: RunState) -> bool:
         assert other.hold is not None, "a lien belongs to a reservation in force"
+        if other.hold.exclusive:
+            return other.order == self.order
+        if self.free:
+            return True
         return other.order >= self.order or (self.ends is not None and self.ends <= other.hold.earliest_start)
+
+
+def claimed(holds: dict[Key, RunState], node: NodeState) -> int:
+    """The slots of a node that come free for one claim alone."""
+    found = 0
+    for run, slots in node.liens.items():
+        hold = holds[run].hold
+        if hold is not None and hold.exclusive:
+            found |= slots
+    return found
 
 
 def passage(state: State, pool: Pool | None, run: RunState, now: int) -> LienRights | None:

@@ -93,7 +93,7 @@ class Sheddable(NamedTuple):
 
 def steps(run: RunState, helps: Helps, gone: frozenset[int] = frozenset()) -> list[frozenset[int]]:
     """The groups a malleable run can give up when `gone` went before, in order, each entry ending on its grid (SEMANTICS §7)."""
-    if run.spec.malleable is None:
+    if run.spec.malleable is None or run.awaited:  # what waits for a spare is as wide as it was in a moment
         return []
     left = Sheddable.of(run, helps, gone)
     return left.steps(left.widths)
@@ -118,7 +118,7 @@ def group_widths(run: RunState) -> dict[int, int]:
     """The active GPUs of each group; spares do not count."""
     widths: dict[int, int] = {}
     for lease in run.leases.values():
-        if lease.rank >= 0:
+        if lease.rank >= 0 or lease.name in run.awaited:
             widths[lease.group] = widths.get(lease.group, 0) + len(lease.slots)
     return widths
 

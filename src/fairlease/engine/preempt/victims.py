@@ -133,7 +133,7 @@ def spares(funded: Iterable[RunState]) -> Iterator[Victim]:
     """Spares, one by one; the active pods stay."""
     for run in youngest_first(run for run in funded if run.spare_gpus):
         for lease in reversed(run.held):
-            if lease.role is Role.SPARE:
+            if lease.role is Role.SPARE and lease.name not in run.awaited:
                 yield Victim(run.key, (lease,), Reason.DropSpare, group=lease.group)
 
 

@@ -139,7 +139,7 @@ class Availability:
         """The same slots, after those who asked earlier and have a lien on them."""
         for run, slots in node.liens.items():
             other = self.state.holds[run]
-            if other.order < order:
+            if other.order < order or (other.order > order and other.hold is not None and other.hold.exclusive):
                 when, how = self._after(other)
                 found = [(when, how, each[2]) if slots >> each[2] & 1 and each[0] < when else each for each in found]
         return found
@@ -147,8 +147,9 @@ class Availability:
     def held(self, node: NodeState) -> list[Slot]:
         """When and how whoever holds them now gives slots back; what is free has been so since ever."""
         found = [(EVER, FREE, slot) for slot in slots_of(node.free)]
-        for lease in node.leases.values():
-            when, how = self._lease(lease)
+        leaving = self.state.leaving
+        for serial, lease in node.leases.items():
+            when, how = (leaving[serial].until, BY_FACT) if serial in leaving else self._lease(lease)
             tenant = lease.role is Role.BORROWED
             found += [(when, how, slot) for slot in lease.slots if not tenant or not node.spare >> slot & 1]
         return found
@@ -300,7 +301,7 @@ def _hole(free: int, group: int) -> tuple[bool, int]:
 def _nothing_before_the_cut(outlook: Availability) -> bool:
     """Whether a slot that is taken can come free before the notice is over: by a deadline, a window, or the end of a short wait."""
     cut_at, state = outlook.terms.cut_at, outlook.state
-    if cut_at is None or outlook.claim.displaced_by or state.opportunistic or state.overdrawn:
+    if cut_at is None or outlook.claim.displaced_by or state.opportunistic or state.overdrawn or state.leaving:
         return False
     if any(due in (Due.DEADLINE, Due.WINDOW) for due, _ in state.timers.before(cut_at)):
         return False

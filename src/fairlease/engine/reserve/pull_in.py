@@ -61,7 +61,7 @@ def _bring_forward(engine: Engine, runs: list[RunState]) -> None:
         return
     for run in sorted(runs, key=lambda each: each.order):
         hold, engine.subject = run.hold, run.key
-        if hold is None or hold.state is not ReservationState.PENDING:
+        if hold is None or hold.state is not ReservationState.PENDING or hold.exclusive:
             continue
         latest = _worthwhile(engine, run, hold)
         if latest <= engine.now:

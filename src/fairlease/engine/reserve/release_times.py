@@ -45,6 +45,9 @@ class ReleaseTimes:
 
     def free_from(self, lease: Lease) -> int:
         """`EVER` where a lease has no claim now, `NEVER` where it may keep it."""
+        leaving = self._state.leaving.get(lease.serial)
+        if leaving is not None:
+            return leaving.until
         if lease.opportunistic:
             return EVER
         found = self._runs.get(lease.run)
@@ -89,6 +92,8 @@ def play(state: State, until: int) -> tuple[AnyEvent, ...]:
     Runs end at their deadlines, windows close and open, what is overdrawn under Drain ends after its grace, and what others leave
     covers overdrawn work again.
     """
+    for each in sorted(state.leaving.values(), key=lambda each: each.lease.serial):
+        state.apply(state.at, LeasesClosed(run=each.lease.run, names=(each.lease.name,), reason=each.reason))
     kinds = (Due.DEADLINE, Due.WINDOW, Due.DRAIN)
     ahead = [(state.timers.times[key], *key) for key in state.timers.before(until) if key[0] in kinds]
     heapify(ahead)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.cover import envelopes
 from fairlease.engine.forecast import predicted_ends
+from fairlease.engine.place.bind import bind
 from fairlease.engine.place.packing import all_fit, need_of
 from fairlease.engine.place.plan import Planner, least_width
 from fairlease.engine.reserve.availability import (
@@ -28,6 +29,7 @@ from fairlease.engine.reserve.availability import (
 )
 from fairlease.engine.reserve.release_times import too_late
 from fairlease.ledger.state import events as ev
+from fairlease.ledger.state.slots import bits_of
 from fairlease.model.amount import DAY, MINUTE, format_duration, format_instant
 from fairlease.model.record import short
 from fairlease.model.reservation import ReservationState, reservation_name
@@ -35,8 +37,10 @@ from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.engine.context import Engine
+    from fairlease.engine.place.plan import Plan
     from fairlease.ledger.state.capacity import Domain
-    from fairlease.ledger.state.runs import Hold, RunState
+    from fairlease.ledger.state.runs import Hold, Leaving, RunState
+    from fairlease.ledger.state.state import State
 
 DEPTH, GUESSED_DEPTH = 64, 4
 """How many reservations of one flavor have a slice, and how many of them by guess. Whoever asked after so many has a date, and a
@@ -173,6 +177,62 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
         )
     )
     return True
+
+
+def wait_for_leaving(engine: Engine, run: RunState, plan: Plan) -> bool:
+    """Hold what a run starts on when all work that is leaving is gone, for it alone; False where its plan needs nothing of that.
+
+    It starts when the last of these GPUs is free, at the latest when the last of that work is killed.
+    """
+    state = engine.state
+    with state.trial():
+        state.pretend_left()
+        cells = bind(run, plan, Reason.Start).cells
+    lien: dict[str, int] = {}
+    for cell in cells:
+        lien[cell.node] = lien.get(cell.node, 0) | bits_of(cell.slots)
+    coming = leaving_on(state, lien)
+    if not coming:
+        return False
+    date = max(engine.now, *(each.until for each in coming))  # what was killed may not be gone yet
+    gpus = sum(each.lease.gpus for each in coming)
+    told = f"{format_instant(date)}: it starts when the work that is leaving {gpus} of its GPUs is gone, by then at the latest"
+    domains = {state.capacity.nodes[name].domain for name in lien}
+    engine.emit(
+        ev.ReservationMade(
+            run=run.key,
+            name=reservation_name(run.key, run.reservations + 1),
+            earliest_start=date,
+            basis=Reason.Leaving,
+            reason=Reason.Leaving,
+            message=_in_time(run, date, told),
+            domains=tuple(sorted(domain.name for domain in domains if domain is not None)),
+            lien=dict(sorted(lien.items())),
+            envelopes=_payers(Planner(state, engine.family, run, engine.now)),
+            cut_from=_cut_from_of(engine, run.hold),
+        )
+    )
+    return True
+
+
+def leaving_on(state: State, lien: dict[str, int]) -> list[Leaving]:
+    """The leases on slots under a lien whose work is leaving."""
+    found = []
+    for name in lien if state.leaving else ():
+        node = state.capacity.nodes.get(name)
+        for serial in () if node is None else node.leases:
+            each = state.leaving.get(serial)
+            if each is not None and takes(lien, name, each.lease.slots):
+                found.append(each)
+    return found
+
+
+def is_coming(engine: Engine, run: RunState) -> bool:
+    """Whether others are still leaving GPUs that come free for a run alone, and nothing else is in its way."""
+    hold = run.hold
+    if hold is None or not hold.exclusive or not hold.holds:
+        return False
+    return bool(leaving_on(engine.state, hold.lien)) and not any(_unusable(engine, name) for name in hold.lien)
 
 
 def _too_young(engine: Engine, found: Draft) -> bool:
@@ -354,9 +414,12 @@ def await_money(engine: Engine, run: RunState, cause: Reason, *, closed: bool) -
 
 def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
     """A funded run finds no room: it has a reservation, or gets one; one that was due and not served moves."""
-    if not engine.state.config.reservations:
-        return False
     hold = run.hold
+    if is_coming(engine, run):
+        return True
+    if not engine.state.config.reservations:  # none is in force but that of a claim for which others were leaving
+        settle(engine, run, ReservationState.CANCELED, Reason.NotServed)
+        return False
     if hold is None:
         return make(engine, run, planner, Reason.NoRoom)
     if not hold.holds:  # It was blocked for lack of nodes or of money; that is over.

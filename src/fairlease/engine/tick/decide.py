@@ -9,12 +9,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairlease.engine.command import AnyCommand, Drill, FailNode, Forecast, RemoveNode, SetNode, Submit, TimePassed
+from fairlease.engine.command import (
+    AnyCommand,
+    Drill,
+    FailNode,
+    Forecast,
+    PodsGone,
+    RemoveNode,
+    SetNode,
+    Submit,
+    TimePassed,
+)
 from fairlease.engine.context import Decision, Engine, Try
 from fairlease.engine.forecast import forecast
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import pull_in, reservation
-from fairlease.engine.tick import coverage, drill, failover, growth, lifecycle
+from fairlease.engine.tick import coverage, departures, drill, failover, growth, lifecycle
 from fairlease.engine.tick.scheduling_pass import SchedulingPass, promote, woken
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.timers import Due
@@ -25,7 +35,7 @@ from fairlease.reason import Reason
 if TYPE_CHECKING:
     from fairlease.ledger.state.runs import RunState
 
-HANDLERS = lifecycle.HANDLERS | {Drill: drill.rehearse}
+HANDLERS = lifecycle.HANDLERS | {Drill: drill.rehearse, PodsGone: departures.report}
 _ABOUT_NODES = (SetNode, FailNode, RemoveNode)
 
 

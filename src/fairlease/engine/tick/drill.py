@@ -13,6 +13,7 @@ from fairlease.engine.place.bind import digest_of
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.tick import lifecycle
 from fairlease.engine.tick.failover import can_take_over, match, may_pay, tenants
+from fairlease.engine.tick.leaving import leaves_at_once
 from fairlease.ledger.state import events as ev
 from fairlease.model.lease import Role
 from fairlease.model.record import short
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
 def rehearse(engine: Engine, command: Drill) -> Refusal | None:
     """Move one rank onto a spare: the one that was named, or the lowest that has a spare."""
     state = engine.state
-    run = state.runs.get(command.run)
+    run = lifecycle.live(engine, command.run)
     if run is None:
         return lifecycle.gone(engine, command.run)
     if run.phase is not Phase.RUNNING:
         return Refusal(Reason.NoSpare, f"{short(run.key)} does not run, so it has no spare to try", {})
     spares: dict[int, list[Lease]] = {}
     for lease in run.leases.values():
-        if lease.role is Role.SPARE and can_take_over(state, lease):
+        if lease.role is Role.SPARE and _ready(engine, run, lease):
             spares.setdefault(lease.group, []).append(lease)
     ranks = sorted((lease for lease in run.leases.values() if lease.rank >= 0), key=lambda lease: lease.rank)
     named = [lease for lease in ranks if command.rank in (None, lease.rank)]
@@ -50,6 +51,13 @@ def rehearse(engine: Engine, command: Drill) -> Refusal | None:
     ((_, spare),) = match(state, [lost], spares[lost.group])
     _exchange(engine, run, lost, spare)
     return None
+
+
+def _ready(engine: Engine, run: RunState, spare: Lease) -> bool:
+    """Whether a spare could take over now: where somebody on it needs time to leave, the rank would be without GPUs meanwhile."""
+    if spare.name in run.awaited or not can_take_over(engine.state, spare):
+        return False
+    return all(leaves_at_once(engine, engine.state.runs[each.run]) for each in tenants(engine.state, spare))
 
 
 def _exchange(engine: Engine, run: RunState, lost: Lease, spare: Lease) -> None:

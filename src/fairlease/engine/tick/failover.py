@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from fairlease.engine.place.bind import digest_of
 from fairlease.engine.preempt.shrink import group_widths, release
 from fairlease.engine.tick import lifecycle
+from fairlease.engine.tick.leaving import ask_to_leave, leaves_at_once
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.slots import works
 from fairlease.model.lease import Role
@@ -20,6 +23,8 @@ from fairlease.model.node import matches
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fairlease.engine.context import Engine
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
@@ -42,19 +47,23 @@ def recover(engine: Engine, removed: set[str]) -> None:
     fallen, engine.state.dirty.failed = engine.state.dirty.failed, {}
     if not fallen:
         return
+    state = engine.state
     lost: dict[Key, list[Lease]] = {}
+    left: dict[Key, list[Lease]] = {}
     for name in fallen:
-        for _, lease in sorted(engine.state.capacity.nodes[name].leases.items()):
-            lost.setdefault(lease.run, []).append(lease)
-    hurt = [engine.state.runs[key] for key in lost]
-    fates = [(run, run.attempt, _fate(engine, run, lost[run.key])) for run in hurt]
+        for serial, lease in sorted(state.capacity.nodes[name].leases.items()):
+            (left if serial in state.leaving else lost).setdefault(lease.run, []).append(lease)
+    for key, leases in left.items():  # their runs had done without them before
+        engine.emit(ev.LeasesClosed(run=key, names=_names(leases), reason=Reason.NodeFailure))
+        lifecycle.end_if_left(engine, state.runs[key])
+    hurt = [(state.runs[key], leases + _promised(state.runs[key], leases)) for key, leases in lost.items()]
+    fates = [(run, run.attempt, ranks, _fate(engine, run, ranks)) for run, ranks in hurt]
     for key, leases in lost.items():
-        names = tuple(lease.name for lease in leases)
-        engine.emit(ev.LeasesClosed(run=key, names=names, reason=Reason.NodeFailure))
-    for run, attempt, fate in fates:
-        if run.key in engine.state.runs and run.attempt == attempt:  # else it gave way to another's swap
+        engine.emit(ev.LeasesClosed(run=key, names=_names(leases), reason=Reason.NodeFailure))
+    for run, attempt, ranks, fate in fates:
+        if run.key in state.runs and run.attempt == attempt and not run.over:  # else it gave way to another's swap
             engine.subject = run.key
-            _carry_out(engine, run, fate, lost[run.key])
+            _carry_out(engine, run, fate, ranks)
     for name in fallen:
         if name in removed:
             removed.remove(name)
@@ -69,6 +78,16 @@ def _fate(engine: Engine, run: RunState, lost: list[Lease]) -> Fate | None:
     return fate_of(engine.state, run, lost)
 
 
+def _names(leases: list[Lease]) -> tuple[str, ...]:
+    return tuple(lease.name for lease in leases)
+
+
+def _promised(run: RunState, lost: list[Lease]) -> list[Lease]:
+    """The ranks that were to run on spares that are lost now: they are lost once more."""
+    spares = [(lease, *run.awaited[lease.name]) for lease in lost if lease.name in run.awaited]
+    return [replace(spare, rank=rank, payer=payer, role=Role.ACTIVE) for spare, rank, payer in spares]
+
+
 def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
     """Whether and how a run lives on without the leases it lost; they are still on its books when this is asked."""
     spares: dict[int, list[Lease]] = {}
@@ -79,7 +98,12 @@ def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
     if not missing:
         return Fate([], frozenset())
     for lease in run.leases.values():
-        if lease.role is Role.SPARE and lease.group in missing and can_take_over(state, lease):
+        if (
+            lease.role is Role.SPARE
+            and lease.group in missing
+            and can_take_over(state, lease)
+            and not _taken(run, lease)
+        ):
             spares.setdefault(lease.group, []).append(lease)
     gone = frozenset(group for group, leases in missing.items() if len(spares.get(group, ())) < len(leases))
     if gone:
@@ -90,6 +114,11 @@ def fate_of(state: State, run: RunState, lost: list[Lease]) -> Fate | None:
         gone |= more
     swaps = [pair for group in sorted(missing.keys() - gone) for pair in match(state, missing[group], spares[group])]
     return Fate(swaps, gone)
+
+
+def _taken(run: RunState, spare: Lease) -> bool:
+    """Whether a spare is to take over for another rank already."""
+    return spare.name in run.awaited
 
 
 def can_take_over(state: State, spare: Lease) -> bool:
@@ -133,30 +162,60 @@ def may_pay(state: State, payer: Payer, node: str) -> bool:
 def _carry_out(engine: Engine, run: RunState, fate: Fate | None, lost: list[Lease]) -> None:
     if fate is None:
         if run.leases:
-            engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
+            ask_to_leave(engine, run, (), Reason.Fail)
         lifecycle.preempt(engine, run, Reason.NodeFailure, _told(lost))
         return
     going = tuple(lease.name for lease in run.held if lease.group in fate.gone)
     if going:
-        engine.emit(ev.LeasesClosed(run=run.key, names=going, reason=Reason.Shrink))
+        ask_to_leave(engine, run, going, Reason.Shrink)
     if fate.swaps:
         _swap(engine, run, fate.swaps)
 
 
 def _swap(engine: Engine, run: RunState, swaps: list[tuple[Lease, Lease]]) -> None:
-    """Spares close, their tenants go, and the lost ranks open there."""
-    guests = {tenant.run: tenant for _, spare in swaps for tenant in tenants(engine.state, spare)}
-    engine.emit(ev.LeasesClosed(run=run.key, names=tuple(spare.name for _, spare in swaps), reason=Reason.Swap))
-    for guest in guests:
-        lifecycle.give_way_to_spare(engine, engine.state.runs[guest], run)
+    """Spares close, their tenants go, and the lost ranks open there: at once, or when tenants that need time have left."""
+    state = engine.state
+    found = [(pair, tenants(state, pair[1])) for pair in swaps]
+    later = [pair for pair, guests in found if any(not leaves_at_once(engine, state.runs[each.run]) for each in guests)]
+    ready = [pair for pair in swaps if pair not in later]
+    if ready:
+        engine.emit(ev.LeasesClosed(run=run.key, names=_names([spare for _, spare in ready]), reason=Reason.Swap))
+    for guest in {each.run: each for _, guests in found for each in guests if each.serial not in state.leaving}:
+        lifecycle.give_way_to_spare(engine, state.runs[guest], run)
+    if ready:
+        _open_on_spares(engine, run, [(lease.rank, lease.payer, spare) for lease, spare in ready])
+    if later:
+        payers = tuple(dict.fromkeys(lease.payer for lease, _ in later))
+        spares = tuple((spare.name, lease.rank, payers.index(lease.payer)) for lease, spare in later)
+        engine.emit(ev.SwapAwaited(run=run.key, spares=spares, payers=payers))
+
+
+def take_over_awaited(engine: Engine, nodes: Iterable[str]) -> None:
+    """Spares on these nodes take over whose tenants are gone."""
+    state = engine.state
+    ready: dict[Key, list[Lease]] = {}
+    for name in nodes:
+        node = state.capacity.nodes.get(name)
+        for _, lease in sorted(node.leases.items()) if node is not None else ():
+            if lease.role is Role.SPARE and _taken(state.runs[lease.run], lease) and not tenants(state, lease):
+                ready.setdefault(lease.run, []).append(lease)
+    for key, spares in ready.items():
+        run = state.runs[key]
+        swaps = [(*run.awaited[spare.name], spare) for spare in spares]
+        engine.emit(ev.LeasesClosed(run=key, names=_names(spares), reason=Reason.Swap))
+        _open_on_spares(engine, run, swaps)
+
+
+def _open_on_spares(engine: Engine, run: RunState, swaps: list[tuple[int, Payer, Lease]]) -> None:
+    """Ranks open in the place of spares that have closed, each paid for as before where that money reaches."""
     payers: dict[Payer, int] = {}
     cells = []
-    for number, (lease, spare) in enumerate(swaps, run.number):
-        payer = lease.payer if may_pay(engine.state, lease.payer, spare.node) else spare.payer
+    for number, (rank, before, spare) in enumerate(swaps, run.number):
+        payer = before if may_pay(engine.state, before, spare.node) else spare.payer
         place = payers.setdefault(payer, len(payers))
-        cells.append(ev.Cell(number, lease.group, lease.rank, spare.node, spare.slots, place))
+        cells.append(ev.Cell(number, spare.group, rank, spare.node, spare.slots, place))
     named = tuple(payers)
-    plan = digest_of(run, run.width + sum(lease.gpus for lease, _ in swaps), named, cells)
+    plan = digest_of(run, run.width + sum(spare.gpus for *_, spare in swaps), named, cells)
     engine.emit(
         ev.LeasesOpened(
             run=run.key, attempt=run.attempt, reason=Reason.Swap, payers=named, cells=tuple(cells), plan=plan

@@ -13,6 +13,7 @@ from fairlease.engine.preempt.shrink import group_widths, nearest_widths, releas
 from fairlease.engine.preempt.victims import drained
 from fairlease.engine.refusal import Refusal
 from fairlease.engine.reserve import reservation
+from fairlease.engine.tick.leaving import ask_to_leave, close
 from fairlease.ledger.state import events as ev
 from fairlease.model.amount import HOUR, MINUTE, format_instant
 from fairlease.model.record import Key, key, short, split
@@ -62,12 +63,12 @@ def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
         return _refuse(
             Reason.AlreadyExists, f"a run {short(command.run)} exists already; {Reason.AlreadyExists.remedy}"
         )
-    engine.emit(ev.RunSubmitted(run=command.run, spec=command.spec, by=command.by))
+    engine.emit(ev.RunSubmitted(run=command.run, spec=command.spec, by=command.by, graceful=command.graceful))
     run = state.runs[command.run]
     namespace, _ = split(command.run)
     upstream = [key(name, namespace) for name in command.spec.follow.after]
     latest = command.spec.runtime.latest_start
-    if any(state.ended.completed(each) is False for each in upstream):
+    if any(_failed(engine, each) for each in upstream):
         end_run(engine, run, Reason.UpstreamFailed)
     elif latest is not None and latest < engine.now:
         end_run(engine, run, Reason.LatestStartPassed)
@@ -77,18 +78,24 @@ def _submit(engine: Engine, command: cmd.Submit) -> Refusal | None:
     return None
 
 
+def _failed(engine: Engine, run: Key) -> bool:
+    """Whether a run is over that others follow in vain."""
+    live = engine.state.runs.get(run)
+    return engine.state.ended.completed(run) is False or (live is not None and live.phase is Phase.FAILED)
+
+
 def _cancel(engine: Engine, command: cmd.Cancel) -> Refusal | None:
-    run = engine.state.runs.get(command.run)
+    run = live(engine, command.run)
     if run is None:
         return gone(engine, command.run)
     if run.leases:
-        engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Canceled))
+        ask_to_leave(engine, run, (), Reason.Canceled)
     end_run(engine, run, Reason.Canceled)
     return None
 
 
 def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
-    run = engine.state.runs.get(command.run)
+    run = live(engine, command.run)
     if run is None:
         return gone(engine, command.run)
     elastic, wanted = run.spec.malleable, command.desired
@@ -104,7 +111,7 @@ def _resize(engine: Engine, command: cmd.Resize) -> Refusal | None:
         going = release(run, group_widths(run), wanted) or frozenset()
         names = tuple(lease.name for lease in run.held if lease.group in going)
         if names:
-            engine.emit(ev.LeasesClosed(run=run.key, names=names, reason=Reason.Shrink))
+            ask_to_leave(engine, run, names, Reason.Shrink)
     return None
 
 
@@ -114,7 +121,7 @@ def rigid(run: Key, spec: RunSpec) -> str:
 
 
 def _set_funding(engine: Engine, command: cmd.SetFunding) -> Refusal | None:
-    run = engine.state.runs.get(command.run)
+    run = live(engine, command.run)
     if run is None:
         return gone(engine, command.run)
     if run.spec.funding != command.funding:
@@ -122,9 +129,15 @@ def _set_funding(engine: Engine, command: cmd.SetFunding) -> Refusal | None:
     return None
 
 
+def live(engine: Engine, name: Key) -> RunState | None:
+    """A run that is not over."""
+    run = engine.state.runs.get(name)
+    return None if run is None or run.over else run
+
+
 def gone(engine: Engine, run: Key) -> Refusal:
     """Why nothing can be done to a run that does not live."""
-    if run in engine.state.ended:
+    if run in engine.state.ended or run in engine.state.runs:
         return _refuse(Reason.Terminal, f"{short(run)} has ended already")
     return _refuse(Reason.NotFound, f"there is no run {short(run)}")
 
@@ -156,9 +169,10 @@ def _work_ended(engine: Engine, command: cmd.WorkEnded) -> Refusal | None:
     if run is None:
         return _refuse(Reason.Terminal, f"attempt {command.attempt} of {short(command.run)} is not running")
     if command.exit_code == 0:
-        engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Completed))
+        close(engine, run, (), Reason.Completed)
         end_run(engine, run, Reason.Completed)
     else:
+        close(engine, run, (), Reason.Fail)
         _fail_attempt(engine, run, f"the work ended with exit code {command.exit_code}", command.retry_after)
     return None
 
@@ -172,6 +186,7 @@ def _pod_failed(engine: Engine, command: cmd.PodFailed) -> Refusal | None:
             Reason.NotFound, f"{short(command.run)} has no pod of rank {command.rank} any more, or never had"
         )
     message = f"rank {command.rank} failed with exit code {command.exit_code}"
+    ask_to_leave(engine, run, (), Reason.Fail, dead=command.rank)
     _fail_attempt(engine, run, message, command.retry_after)
     return None
 
@@ -219,7 +234,7 @@ def fail_node(engine: Engine, name: str) -> None:
 
 def quarantine(engine: Engine, name: Key, message: str) -> None:
     """A fault while a run was handled: it holds no lien, and is left alone for a while, longer each time."""
-    run = engine.state.runs.get(name)
+    run = live(engine, name)
     if run is None:
         return
     until = engine.now + min(QUARANTINE_FIRST << min(run.faults, 16), QUARANTINE_MAX)
@@ -229,14 +244,15 @@ def quarantine(engine: Engine, name: Key, message: str) -> None:
 
 def give_way_to_spare(engine: Engine, tenant: RunState, run: RunState) -> None:
     """Opportunistic work lies on a spare that is needed: its attempt is over, at once and whole."""
-    engine.emit(ev.LeasesClosed(run=tenant.key, reason=Reason.ReclaimedBySpare))
+    ask_to_leave(engine, tenant, (), Reason.ReclaimedBySpare)
     preempt(engine, tenant, Reason.ReclaimedBySpare, f"a spare of {short(run.key)} was needed")
 
 
 def time_limit(engine: Engine, name: Key) -> None:
     """A run reached its maxDuration."""
-    engine.emit(ev.LeasesClosed(run=name, reason=Reason.TimeLimit))
-    end_run(engine, engine.state.runs[name], Reason.TimeLimit)
+    run = engine.state.runs[name]
+    ask_to_leave(engine, run, (), Reason.TimeLimit)
+    end_run(engine, run, Reason.TimeLimit)
 
 
 def drain(engine: Engine, unit: Unit) -> None:
@@ -244,7 +260,7 @@ def drain(engine: Engine, unit: Unit) -> None:
     run = engine.state.runs[Key(unit[0])]
     reason, message = Reason.BudgetExhausted, f"envelope {unit[2]} of Budget {short(Key(unit[1]))} no longer covers it"
     victim = drained(run, unit[3])
-    engine.emit(ev.LeasesClosed(run=run.key, names=() if victim.whole else victim.names, reason=reason))
+    ask_to_leave(engine, run, () if victim.whole else victim.names, reason)
     if victim.whole:
         preempt(engine, run, reason, message)
 
@@ -255,7 +271,7 @@ def cut(engine: Engine, resolution: Resolution) -> None:
     outcome = resolution.record.outcome
     claim = outcome.claimant
     for victim in resolution.victims:
-        engine.emit(ev.LeasesClosed(run=victim.run, names=victim.names, reason=victim.reason, seed=victim.seed))
+        ask_to_leave(engine, engine.state.runs[victim.run], victim.names, victim.reason, victim.seed)
         if victim.whole:
             message = f"gave way to {claim} ({resolution.record.name})"
             by = None if victim.seed is None or outcome.claim is None else outcome.claim.key
@@ -264,7 +280,9 @@ def cut(engine: Engine, resolution: Resolution) -> None:
 
 def _resolve(engine: Engine, command: cmd.Resolve) -> Refusal | None:
     """Free GPUs for an administrator; where enough are free already, nothing happens."""
-    found = free_by_hand(engine.state, command, engine.now, engine.beacon)
+    with engine.state.trial():
+        engine.state.pretend_left()
+        found = free_by_hand(engine.state, command, engine.now, engine.beacon)
     if isinstance(found, Refusal):
         return found
     if found is not None:
@@ -282,7 +300,6 @@ def preempt(engine: Engine, run: RunState, reason: Reason, message: str, by: Key
 
 def _fail_attempt(engine: Engine, run: RunState, message: str, pause: int) -> None:
     """Its own work failed: another attempt is asked for while retries are left, after a pause where the backend wants one."""
-    engine.emit(ev.LeasesClosed(run=run.key, reason=Reason.Fail))
     if run.failures < run.spec.runtime.retries:
         _ask_again(engine, run, Reason.Fail, message, pause)
     else:
@@ -304,25 +321,38 @@ def end_run(engine: Engine, run: RunState, reason: Reason, message: str = "") ->
     todo = [(run, reason, message)]
     while todo:
         run, reason, message = todo.pop()
-        if run.key not in engine.state.runs:
+        if run.key not in engine.state.runs or run.over:
             continue
         reservation.settle(engine, run, ReservationState.CANCELED, reason)
         phase = Phase.COMPLETED if reason is Reason.Completed else Phase.FAILED
         followers = sorted(engine.state.queue.following.get(run.key, {}).values(), key=lambda each: each.order)
-        engine.emit(
-            ev.RunEnded(
-                run=run.key,
-                phase=phase,
-                reason=reason,
-                message=message,
-                attempt=run.attempt,
-                bill=run.bill(engine.now),
-                started_at=run.first_started_at,
-            )
-        )
+        if run.leaving:
+            engine.emit(ev.RunEnding(run=run.key, phase=phase, reason=reason, message=message))
+        else:
+            _ended(engine, run, phase, reason, message)
         if phase is Phase.FAILED:
             told = f"{short(run.key)}, which it follows, failed"
             todo.extend((each, Reason.UpstreamFailed, told) for each in followers)
+
+
+def end_if_left(engine: Engine, run: RunState) -> None:
+    """A run that was over has ended when the last of its GPUs is free."""
+    if run.over and not run.leaving:
+        _ended(engine, run, run.phase, run.reason, run.message)
+
+
+def _ended(engine: Engine, run: RunState, phase: Phase, reason: Reason, message: str) -> None:
+    engine.emit(
+        ev.RunEnded(
+            run=run.key,
+            phase=phase,
+            reason=reason,
+            message=message,
+            attempt=run.attempt,
+            bill=run.bill(engine.now),
+            started_at=run.first_started_at,
+        )
+    )
 
 
 HANDLERS: dict[type, Callable[[Engine, Any], Refusal | None]] = {

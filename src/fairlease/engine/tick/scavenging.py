@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlease.engine.place.bind import digest_of, unused_ranks
+from fairlease.engine.place.lien_rights import claimed
 from fairlease.engine.place.plan import Planner
 from fairlease.ledger.state.events import Cell, LeasesOpened
 from fairlease.ledger.state.slots import bits_of, lowest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fairlease.engine.place.plan import Plan
     from fairlease.ledger.state.capacity import NodeState
     from fairlease.ledger.state.runs import RunState
+    from fairlease.ledger.state.state import State
 
 Berths = list[tuple[tuple[int, ...], Role]]
 """Places for one pod each on a node: idle slots first, then spares'."""
@@ -32,24 +34,24 @@ def start_on_spares(engine: Engine, run: RunState, width: int) -> LeasesOpened |
     hosts = [
         node for node in state.hosts.values() if node.barred is None and state.capacity.flavor(node.node) == flavor
     ]
-    berths = {node.node.name: berths_on(node, size) for node in hosts}
+    berths = {node.node.name: berths_on(state, node, size) for node in hosts}
     if not any(role is Role.BORROWED for found in berths.values() for _, role in found):
         return None
     with state.trial():
         for name, found in berths.items():
             state.pretend_free(name, bits_of(tuple(slot for slots, _ in found for slot in slots)))
         plan = Planner(state, engine.family, run, engine.now).widest()
-    return None if plan is None or plan.width <= width else _bind(run, plan, berths)
+    return None if plan is None or plan.width <= width else _bind(state, run, plan, berths)
 
 
-def berths_on(node: NodeState, size: int) -> Berths:
+def berths_on(state: State, node: NodeState, size: int) -> Berths:
     """Where pods of `size` GPUs could lie on a node, each on idle slots or on those of one spare."""
     found: Berths = []
-    pools = [(node.free, Role.ACTIVE)]
+    pools = [(node.free & ~claimed(state.holds, node), Role.ACTIVE)]
     pools += [
         (bits_of(lease.slots) & ~node.tenant, Role.BORROWED)
         for _, lease in sorted(node.leases.items())
-        if lease.role is Role.SPARE
+        if lease.role is Role.SPARE and lease.name not in state.runs[lease.run].awaited
     ]
     for bits, role in pools:
         left = bits
@@ -60,7 +62,7 @@ def berths_on(node: NodeState, size: int) -> Berths:
     return found
 
 
-def _bind(run: RunState, plan: Plan, berths: dict[str, Berths]) -> LeasesOpened:
+def _bind(state: State, run: RunState, plan: Plan, berths: dict[str, Berths]) -> LeasesOpened:
     """Make the plan an event: on each node the idle places first."""
     size, ranks = run.spec.pod_gpus, unused_ranks(run)
     left = {name: list(found) for name, found in berths.items()}
@@ -70,7 +72,7 @@ def _bind(run: RunState, plan: Plan, berths: dict[str, Berths]) -> LeasesOpened:
         name = spot.node.node.name
         places = left.get(name)
         if places is None:
-            left[name] = places = berths_on(spot.node, size)
+            left[name] = places = berths_on(state, spot.node, size)
         slots, role = places.pop(0)
         payer = payers.setdefault(id(offer.account), len(payers))
         cells.append(Cell(number, spot.group, next(ranks), name, slots, payer, role))

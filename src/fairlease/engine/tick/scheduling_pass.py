@@ -209,5 +209,5 @@ def _reserve(engine: Engine, run: RunState, refusal: Refusal) -> None:
             reservation.await_room(engine, run, Planner(engine.state, engine.family, run, engine.now))
     elif reason is Reason.NeverFits:
         reservation.settle(engine, run, ReservationState.FAILED, reason, reason.remedy)
-    elif run.hold is not None or closed:
+    elif (run.hold is not None or closed) and not (reason is Reason.NoRoom and reservation.is_coming(engine, run)):
         reservation.await_money(engine, run, reason, closed=closed)

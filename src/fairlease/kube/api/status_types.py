@@ -41,6 +41,8 @@ class Width(Record, frozen=True, kw_only=True):
     """GPUs that it has."""
     pending: int = 0
     """GPUs that are on their way."""
+    leaving: int = 0
+    """GPUs that its work was asked to leave and has not left."""
 
 
 class Money(Record, frozen=True, kw_only=True):

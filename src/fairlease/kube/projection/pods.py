@@ -107,9 +107,7 @@ def _base(spec: RunSpec, settings: ClusterSettings) -> Body:
 
 def _grace_s(spec: RunSpec, asked: object, settings: ClusterSettings) -> object:
     """How long a pod may take to end: what it asks for, but nobody's next one waits for ever."""
-    limit = settings.cluster.max_grace
-    if spec.opportunistic:
-        limit = min(limit, settings.cluster.opportunistic_grace)
+    limit = settings.policy.opportunistic_grace if spec.opportunistic else settings.policy.max_grace
     if asked is None:
         asked = max(GRACE_S, (spec.runtime.checkpoint or 0) // SECOND)
     return min(asked, limit // SECOND) if isinstance(asked, int) else asked

@@ -14,6 +14,7 @@ from fairlease.ledger.audit.usage import AuditUsage
 from fairlease.model.budget import AggregateCap, Envelope
 from fairlease.model.lease import Role
 from fairlease.model.run import Funding
+from fairlease.reason import Reason
 
 CLASSES = ("owned", "shared", "borrowed", "overdrawn", "spares")
 """The classes of a bill; a lease's kind is its place here."""
@@ -122,7 +123,8 @@ class AuditRun(msgspec.Struct, gc=False):
     """A run that lives: the leases of its attempt by number (None: closed), and what it owes so far by class.
 
     `location` is what it requires of every node, `lenders` are its sponsors where it may borrow. `first` is the first number that
-    its leases may have, as an earlier run had its name.
+    its leases may have, as an earlier run had its name. `leaving` are the leases that were asked to leave, and why; `owed` are the
+    pods that spares are to take over for when their tenants are gone.
     """
 
     owner: str
@@ -133,6 +135,8 @@ class AuditRun(msgspec.Struct, gc=False):
     location: dict[str, str]
     lenders: tuple[str, ...] = ()
     leases: dict[int, Lease | None] = {}
+    leaving: dict[int, tuple[Reason, str | None]] = {}
+    owed: dict[str, LostPods] = {}
     bill: list[int] = msgspec.field(default_factory=[0, 0, 0, 0, 0].copy)
     attempt: int = 0
     first: int = 0

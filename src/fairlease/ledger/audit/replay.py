@@ -84,7 +84,8 @@ class Replay:
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_gone,
             ev.NodeRemoved: self._node_gone, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
             ev.RunSubmitted: self._submitted, ev.FundingSet: self._funded, ev.LeasesOpened: self._opened,
-            ev.LeasesClosed: self._closed,
+            ev.LeasesClosed: self._closed, ev.LeasesLeaving: self._leaving, ev.RunEnding: self._ending,
+            ev.SwapAwaited: self._awaited,
             ev.RunEnded: self._ended, ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained,
         }  # fmt: skip
         self.plays |= {kind: _ignored for kind in get_args(ev.AnyEvent) if kind not in self.plays}
@@ -223,7 +224,7 @@ class Replay:
     def _reclassify(self, run: AuditRun, account: AuditAccount) -> None:
         """Settle what leases of another class now owe in the old one. Spares stay spares."""
         for number, lease in run.leases.items():
-            if lease is None or lease[5] is not account or lease[2] == SPARES:
+            if lease is None or lease[5] is not account or lease[2] == SPARES or number in run.leaving:
                 continue
             since, gpus, before, fund, group, _, owner, deadline, node, mask, role = lease
             kind = OVERDRAWN if run.overdrawn(account, group) else fund
@@ -449,6 +450,8 @@ class Replay:
         run = self._runs.get(event.run)
         if run is None:
             return self._dead(event.run, "leases were closed")
+        if run.leaving:
+            self._as_asked(event, run)
         if event.reason is LOST or event.reason is SWAP:
             self._note_loss(event, run)
         elif event.reason in PREEMPTED:
@@ -460,9 +463,70 @@ class Replay:
             for number, lease in run.leases.items():
                 if lease is not None:
                     self._close(run, number, lease)
-        if run.lost:  # a unit without leases is no more; what opens there later is new
-            held = [lease for lease in run.leases.values() if lease is not None]
+        self._forget_units(run)
+        return None
+
+    def _forget_units(self, run: AuditRun) -> None:
+        """A unit without work is no more; what opens there later is new."""
+        if run.lost:
+            held = [lease for number, lease in run.leases.items() if lease is not None and number not in run.leaving]
             run.lost &= {(lease[5], group) for lease in held for group in (-1, lease[4])}
+
+    def _leaving(self, event: ev.LeasesLeaving) -> None:
+        """Leases are asked to leave: they stay on the books, in the class that they are in, and promise no more than the grace."""
+        run, name = self._runs.get(event.run), event.run
+        if run is None:
+            return self._dead(name, "leases were asked to leave")
+        for each in event.names:
+            digits = each.rpartition("-")[2]
+            number = int(digits) if digits.isdecimal() else -1
+            lease = run.leases.get(number)
+            if lease is None or each != _lease_name(name, run.attempt, number):
+                self.found(NO_LEASE_REWRITTEN, (name, each), f"lease {each} is asked to leave, but it is not open")
+                continue
+            if number in run.leaving:
+                self.found(NO_LEASE_REWRITTEN, (name, each), f"lease {each} is asked to leave a second time")
+                continue
+            since, gpus, kind, fund, group, account, owner, deadline, *rest = lease
+            for usage in (account.all, account.lent)[: 1 + (fund == BORROWED)]:
+                usage.change(self.at, -gpus, 0, deadline)
+                usage.change(self.at, gpus, 0, event.until)
+            run.leases[number] = (since, gpus, kind, fund, group, account, owner, event.until, *rest)  # type: ignore[assignment]  # a lease with another deadline
+            run.leaving[number] = (event.reason, event.seed)
+        self._forget_units(run)
+        return None
+
+    def _as_asked(self, event: ev.LeasesClosed, run: AuditRun) -> None:
+        """What was asked to leave closes for that, or with its node."""
+        for number in self._numbers(event, run):
+            asked = run.leaving.pop(number, None)
+            if asked is not None and event.reason is not LOST and asked != (event.reason, event.seed):
+                lease = _lease_name(event.run, run.attempt, number)
+                text = f"lease {lease} was asked to leave for {asked[0].value}, but closed for {event.reason.value}"
+                self.found(NO_LEASE_REWRITTEN, (event.run, lease), text)
+
+    def _ending(self, event: ev.RunEnding) -> None:
+        run = self._runs.get(event.run)
+        if run is None:
+            return self._dead(event.run, "a run was to end")
+        if run.open > len(run.leaving):
+            text = f"{event.run} is over, but {run.open - len(run.leaving)} of its leases were not asked to leave"
+            self.found(NO_LEASE_REWRITTEN, (event.run,), text)
+        return None
+
+    def _awaited(self, event: ev.SwapAwaited) -> None:
+        """Lost pods are to be swapped later, each when the tenant of a spare is gone."""
+        run = self._runs.get(event.run)
+        if run is None:
+            return self._dead(event.run, "a swap was awaited")
+        for spare, *_ in event.spares:
+            number = int(spare.rpartition("-")[2])
+            lease = run.leases.get(number)
+            if lease is None or run.fallen.at != self.at:
+                self.found(NO_CAP_EXCEEDED, (event.run, spare), f"{spare} is to take over, but nothing was lost")
+                continue
+            run.owed[spare] = LostPods(self.at, {(lease[4], ACTIVE): lease[1]}, set(run.fallen.payers))
+            run.fallen.gpus[lease[4], ACTIVE] = run.fallen.gpus.get((lease[4], ACTIVE), 0) - lease[1]
         return None
 
     def _note_loss(self, event: ev.LeasesClosed, run: AuditRun) -> None:
@@ -473,6 +537,10 @@ class Replay:
             loss.payers.add((account, fund, owner))
             if event.reason is SWAP or role is ACTIVE:
                 loss.gpus[group, role] = loss.gpus.get((group, role), 0) + gpus
+        for owed in [run.owed.pop(name) for name in event.names if name in run.owed] if run.owed else ():
+            loss.payers.update(owed.payers)
+            for unit, gpus in owed.gpus.items():
+                loss.gpus[unit] = loss.gpus.get(unit, 0) + gpus
         run.fallen = loss
 
     def _note_preempted(self, event: ev.LeasesClosed, run: AuditRun) -> None:
@@ -488,9 +556,12 @@ class Replay:
 
     def _named(self, event: ev.LeasesClosed, run: AuditRun) -> list[Lease]:
         """The open leases that an event closes."""
+        return [lease for lease in map(run.leases.get, self._numbers(event, run)) if lease is not None]
+
+    @staticmethod
+    def _numbers(event: ev.LeasesClosed, run: AuditRun) -> list[int]:
         digits = [name.rpartition("-")[2] for name in event.names]
-        numbers = [int(each) for each in digits if each.isdecimal()] if digits else run.held()
-        return [lease for lease in map(run.leases.get, numbers) if lease is not None]
+        return [int(each) for each in digits if each.isdecimal()] if digits else run.held()
 
     def _close_named(self, run_name: str, run: AuditRun, name: str) -> None:
         """Close a lease of the present attempt; one of another attempt, or of none, is not there to be closed."""

@@ -34,7 +34,7 @@ _RUN_TIMERS = (Due.DEADLINE, Due.LATEST_START, Due.RESERVATION, Due.GROW, Due.RE
 
 def check(state: StateIndexes) -> None:
     """Raise where an index says something else than a scan."""
-    leases = [lease for run in state.runs.values() for lease in run.leases.values()]
+    leases = [lease for run in state.runs.values() for lease in run.open]
     books = (_leases(state, leases), _nodes(state, leases), _accounts(state, leases))
     for part in (*books, _runs(state), _queue(state), _learning(state)):
         for what, indexed, scanned in part:
@@ -43,6 +43,8 @@ def check(state: StateIndexes) -> None:
 
 def _leases(state: StateIndexes, leases: list[Lease]) -> Iterator[Scanned]:
     yield "open leases", state.open_leases, len(leases)
+    leaving = [each for run in state.runs.values() for each in run.leaving.values()]
+    yield "leases that are leaving", state.leaving, {each.lease.serial: each for each in leaving}
     lent: Counter[tuple[str, str]] = Counter()
     for lease in leases:
         if lease.payer.fund is Fund.BORROWED:
@@ -118,7 +120,7 @@ def _accounts(state: StateIndexes, leases: list[Lease]) -> Iterator[Scanned]:
         yield f"rates of {name}", (account.usage.rate, account.lent.rate), (_gpus(mine), _gpus(lent))
         yield f"classes of {name}", account.gpus, _classes(state, account, mine)
         for what, promise, found in (("all", account.promise, mine), ("lent", account.lent_promise, lent)):
-            timed = [(lease.gpus, state.runs[lease.run].deadline) for lease in found]
+            timed = [(lease.gpus, _ends(state, lease)) for lease in found]
             limited = [(gpus, deadline) for gpus, deadline in timed if deadline is not None]
             yield (
                 f"promises of {name}, {what}",
@@ -133,6 +135,12 @@ def _accounts(state: StateIndexes, leases: list[Lease]) -> Iterator[Scanned]:
     yield "overdrawn units", state.overdrawn, units
 
 
+def _ends(state: StateIndexes, lease: Lease) -> int | None:
+    """Until when a lease may use up hours."""
+    leaving = state.leaving.get(lease.serial)
+    return state.runs[lease.run].deadline if leaving is None else leaving.until
+
+
 def _gpus(leases: list[Lease]) -> int:
     return sum(lease.gpus for lease in leases)
 
@@ -141,7 +149,8 @@ def _classes(state: StateIndexes, account: Account, leases: list[Lease]) -> dict
     found = dict.fromkeys(account.gpus, 0)
     for lease in leases:
         run = state.runs[lease.run]
-        overdrawn = run.unit(lease) in run.overdrawn
+        leaving = state.leaving.get(lease.serial)
+        overdrawn = run.unit(lease) in run.overdrawn if leaving is None else leaving.overdrawn
         kind = "overdrawn" if overdrawn else "opportunistic" if lease.opportunistic else lease.payer.fund.value
         found["spare" if lease.role is Role.SPARE else kind] += lease.gpus
     return found
@@ -176,7 +185,7 @@ def _timers(state: StateIndexes, run: RunState) -> Iterator[tuple[object, int]]:
     if runs and run.deadline is not None:
         yield (Due.DEADLINE, me), max(run.deadline, rests or 0)
     latest = run.spec.runtime.latest_start
-    if not runs and latest is not None and run.attempt == 1:
+    if run.phase is Phase.PENDING and latest is not None and run.attempt == 1:
         yield (Due.LATEST_START, me), max(latest, rests or 0)
     if rests is not None:
         yield (Due.RETRY, me), rests
@@ -194,7 +203,7 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
     shapes: dict[bytes, set[int]] = {}
     following: dict[object, set[object]] = {}
     for run in state.runs.values():
-        if run.phase is not Phase.PENDING or run.not_before is not None:
+        if run.phase is not Phase.PENDING or _rests(run):
             continue
         for each in run.awaits:
             following.setdefault(each, set()).add(run.key)
@@ -208,7 +217,7 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
         [True] * len(shapes),
     )
     yield "runs that follow others", {key: set(runs) for key, runs in queue.following.items()}, following
-    yield "runs that rest", set(queue.resting), {key for key, run in state.runs.items() if run.not_before is not None}
+    yield "runs that rest", set(queue.resting), {key for key, run in state.runs.items() if _rests(run)}
     yield "reservations", set(state.holds), {key for key, run in state.runs.items() if run.hold is not None}
     standings = state.standings
     for what, kind in (("near", standings.near), ("far", standings.far), ("blocked", standings.blocked)):
@@ -222,6 +231,11 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
     lines = {shape.key for lines in queue.lines.values() for line in lines.values() for shape in line.values()}
     others = {key for shapes in queue.others.values() for key in shapes}
     yield "lines and others", (lines | others, lines & others), (set(shapes), set())
+
+
+def _rests(run: RunState) -> bool:
+    """Whether a run stands outside the queue for a while."""
+    return run.not_before is not None or (run.phase is Phase.PENDING and bool(run.leaving))
 
 
 def _place(run: RunState) -> str:

@@ -72,11 +72,15 @@ class BudgetRemoved(Event, frozen=True, kw_only=True):
 
 
 class RunSubmitted(Event, frozen=True, kw_only=True):
-    """A run asked for GPUs. `by` is the user who asked, where there is one."""
+    """A run asked for GPUs. `by` is the user who asked, where there is one.
+
+    `graceful`: its work needs time to leave when it is asked to, and the backend reports when its GPUs are free.
+    """
 
     run: Key
     spec: RunSpec
     by: str | None = None
+    graceful: bool = False
 
 
 class RunDeferred(Event, frozen=True, kw_only=True):
@@ -122,6 +126,19 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """All pods of a run that was starting were observed to run."""
 
     run: Key
+
+
+class LeasesLeaving(Event, frozen=True, kw_only=True):
+    """The work on leases was asked to leave, and is killed at `until`. They stay open and paid for until their GPUs are free.
+
+    They then close with the same `reason` and `seed`, or NodeFailure where their node fails first.
+    """
+
+    run: Key
+    names: tuple[str, ...]
+    reason: Reason
+    until: int
+    seed: str | None = None
 
 
 class LeasesClosed(Event, frozen=True, kw_only=True):
@@ -171,6 +188,15 @@ class Bill(Record, frozen=True, kw_only=True):
     sponsors: dict[str, int] = {}
 
 
+class RunEnding(Event, frozen=True, kw_only=True):
+    """A run is over for good, and some of its leases are leaving: `RunEnded` follows, with the bill, when the last has closed."""
+
+    run: Key
+    phase: Phase
+    reason: Reason
+    message: str
+
+
 class RunEnded(Event, frozen=True, kw_only=True):
     """A run is over for good, with its bill; all its leases are closed."""
 
@@ -181,6 +207,17 @@ class RunEnded(Event, frozen=True, kw_only=True):
     attempt: int
     bill: Bill = Bill()
     started_at: int | None = None
+
+
+class SwapAwaited(Event, frozen=True, kw_only=True):
+    """A lost rank is to run on a spare as soon as the work that borrows the spare's GPUs has left them.
+
+    `spares` are leases, each with the rank that it takes over, and which of `payers` paid for that rank.
+    """
+
+    run: Key
+    spares: tuple[tuple[str, int, int], ...]
+    payers: tuple[Payer, ...]
 
 
 class CoverLost(Event, frozen=True, kw_only=True):
@@ -318,11 +355,14 @@ AnyEvent = (
     | RunDeferred
     | LeasesOpened
     | RunStarted
+    | LeasesLeaving
     | LeasesClosed
     | RunRequeued
     | BackoffEnded
     | RunQuarantined
+    | RunEnding
     | RunEnded
+    | SwapAwaited
     | CoverLost
     | CoverRegained
     | EnvelopeTurned

@@ -10,14 +10,14 @@ import msgspec
 from sortedcontainers import SortedDict
 
 from fairlease.ledger.state.events import Bill, ReservationMade
-from fairlease.model.record import split
+from fairlease.model.lease import Lease, Payer
+from fairlease.model.record import Record, split
 from fairlease.model.reservation import ReservationState
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 
 if TYPE_CHECKING:
     from fairlease.ledger.state.events import Foreseen
-    from fairlease.model.lease import Lease
     from fairlease.model.record import Key
     from fairlease.model.run import RunSpec
 
@@ -95,6 +95,11 @@ class Hold:
         """Whether its lien stands; one that lost its money holds nothing."""
         return self.state is not ReservationState.BLOCKED
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether others are leaving for it: their slots come free for it alone."""
+        return self.basis is Reason.Leaving
+
     def made(self, run: Key) -> ReservationMade:
         """The event that would make it anew."""
         return ReservationMade(
@@ -155,19 +160,32 @@ class Standings:
 NO_LOSS = (0, 0)
 
 
+class Leaving(Record, frozen=True, kw_only=True):
+    """An open lease whose work was asked to leave at `since`, and is killed at `until`; `overdrawn`: it was when it was asked."""
+
+    lease: Lease
+    since: int
+    until: int
+    reason: Reason
+    seed: str | None = None
+    overdrawn: bool = False
+
+
 class RunState:
     """A run that is not over: what it asked, how it stands, what it holds and what it owes.
 
     `expected` is how long it will run, nine times in ten, as seen when it started. `awaits` are the runs that it follows and that
     have not completed since it was submitted: a name that is used again later is another run's. `starting`: it holds its
-    leases, and not all of its pods were observed to run yet.
+    leases, and not all of its pods were observed to run yet. `leases` are those on which it works, `leaving` those that were asked
+    to leave; both are open. `awaited` are spares whose tenants are leaving: the rank that each takes over then, and who paid for
+    that rank.
     """
 
     __slots__ = (
-        "asked_at", "attempt", "awaits", "by", "changed_at", "deadline", "displaced_by", "expected", "failures", "faults",
-        "first_started_at", "foreseen", "foreseen_first", "hold", "key", "leases", "message", "meters", "not_before",
-        "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus", "spec",
-        "sponsors", "stalled", "started_at", "starting", "steady", "submitted_at", "tally", "width",
+        "asked_at", "attempt", "awaited", "awaits", "by", "changed_at", "deadline", "displaced_by", "expected", "failures",
+        "faults", "first_started_at", "foreseen", "foreseen_first", "graceful", "hold", "key", "leases", "leaving", "message",
+        "meters", "not_before", "number", "order", "overdrawn", "phase", "reason", "reservations", "shape", "since", "spare_gpus",
+        "spec", "sponsors", "stalled", "started_at", "starting", "steady", "submitted_at", "tally", "width",
     )  # fmt: skip
 
     def __init__(self, key: Key, spec: RunSpec, now: int, order: int) -> None:
@@ -203,7 +221,10 @@ class RunState:
         self.foreseen: tuple[int, Foreseen] | None = None
         self.foreseen_first: tuple[int, Foreseen] | None = None
         self.expected = 0
+        self.graceful = False
         self.leases: dict[str, Lease] = {}
+        self.leaving: dict[str, Leaving] = {}
+        self.awaited: dict[str, tuple[int, Payer]] = {}
         self.meters: dict[str, Meter] = {}
         self.sponsors: dict[str, Meter] = {}
         self.overdrawn: dict[Unit, int | None] = {}
@@ -223,6 +244,22 @@ class RunState:
     def held(self) -> list[Lease]:
         """Its open leases in the order of opening; the dictionary may be shuffled by a trial that was undone."""
         return sorted(self.leases.values(), key=lambda lease: lease.serial)
+
+    @property
+    def open(self) -> list[Lease]:
+        """All its open leases in the order of opening, those that are leaving too."""
+        both = [*self.leases.values(), *(each.lease for each in self.leaving.values())]
+        return sorted(both, key=lambda lease: lease.serial)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, and only waits for its leases to close."""
+        return self.phase is Phase.COMPLETED or self.phase is Phase.FAILED
+
+    @property
+    def leaving_gpus(self) -> int:
+        """GPUs that its work was asked to leave and has not left."""
+        return sum(len(each.lease.slots) for each in self.leaving.values())
 
     @property
     def reservation(self) -> str:

@@ -16,7 +16,7 @@ from fairlease.ledger.state.check import check
 from fairlease.ledger.state.dirty import Dirty
 from fairlease.ledger.state.lease_names import leases_of
 from fairlease.ledger.state.names import NUMBERS_PER_LIFE
-from fairlease.ledger.state.runs import Hold, RunState, Unit
+from fairlease.ledger.state.runs import Hold, Leaving, RunState, Unit
 from fairlease.ledger.state.timers import Due
 from fairlease.ledger.state.world import StateIndexes
 from fairlease.model.reservation import ReservationState
@@ -52,6 +52,7 @@ class State(StateIndexes):
             ev.CoverLost: self._cover_lost, ev.CoverRegained: self._cover_regained, ev.EnvelopeTurned: self._envelope_turned,
             ev.OutcomeRecorded: self._outcome_recorded, ev.ReservationMade: self._reservation_made,
             ev.ReservationTurned: self._reservation_turned, ev.DesiredSet: self._desired_set,
+            ev.LeasesLeaving: self._leases_leaving, ev.RunEnding: self._run_ending, ev.SwapAwaited: self._swap_awaited,
             ev.FundingSet: self._funding_set, ev.GrowthDeferred: self._growth_deferred, ev.Forecasted: self._forecasted,
             ev.BackoffEnded: self._backoff_ended, ev.RunQuarantined: self._run_quarantined,
             ev.RunStarted: self._run_started,
@@ -186,7 +187,7 @@ class State(StateIndexes):
         self.ended.forget(self.undo, self.at, self.config.name_retention, used=event.run)
         run = RunState(event.run, event.spec, self.at, self.orders)
         run.number = run.reservations = self.ended.life * NUMBERS_PER_LIFE
-        run.by = event.by
+        run.by, run.graceful = event.by, event.graceful
         run.awaits = self.upstream(run)
         self._set("orders", self.orders + 1)
         self.undo.put(self.runs, event.run, run)
@@ -226,7 +227,7 @@ class State(StateIndexes):
         self._stop(run)
         self._rested(run)
         run.not_before = event.not_before
-        self._enqueue(run) if run.not_before is None else self._rest(run)
+        self._ask_again(run)
 
     def _backoff_ended(self, event: ev.BackoffEnded) -> None:
         run = self.runs[event.run]
@@ -235,7 +236,7 @@ class State(StateIndexes):
         run.not_before = None
         if run.phase is Phase.PENDING:
             self._set_latest_start(run)
-            self._ask(run)
+            self._ask_again(run)
             return
         run.stalled = None
         self._set_deadline(run)
@@ -265,23 +266,25 @@ class State(StateIndexes):
                     self._timer(Due.DRAIN, tuple(map(str, unit)), event.until)
         self._rest(run)
 
+    def _run_ending(self, event: ev.RunEnding) -> None:
+        run = self.runs[event.run]
+        assert run.leaving, "a run ends at once where nothing of it is leaving"
+        assert not run.leases, "all that is left of a run that is over is leaving"
+        self.undo.touch(run)
+        self._finish(run, event.reason)
+        run.phase, run.reason, run.message, run.since = event.phase, event.reason, event.message, self.at
+        run.not_before, run.starting = None, False
+
     def _run_ended(self, event: ev.RunEnded) -> None:
         run = self.runs[event.run]
         assert not run.leases, "a run's leases close before it ends"
-        assert run.hold is None, "a run's reservation is over before it ends"
-        if self.teaches:
-            self.waits.gone(self.undo, run.key)
-            if event.reason in _OWN_ENDS:
-                self.durations.ended(self.undo, run, self.at)
-        self._dequeue(run)
-        self._rested(run)
+        assert not run.leaving, "what is leaving has left before the run ends"
+        if not run.over:
+            self._finish(run, event.reason)
         self.undo.pop(self.runs, event.run)
         self.ended.forget(self.undo, self.at, self.config.name_retention)
         self.ended.add(self.undo, event.run, self.at, completed=event.phase is Phase.COMPLETED)
         self._regrow(run)
-        self._timer(Due.DEADLINE, (event.run,), None)
-        self._start_by(run, None)
-        self._stop(run)
         if event.phase is Phase.COMPLETED:
             for follower in list(self.queue.following.get(event.run, {}).values()):
                 self._unfollow(follower, event.run)
@@ -289,6 +292,19 @@ class State(StateIndexes):
                 follower.awaits = tuple(each for each in follower.awaits if each != event.run)
                 if not follower.awaits:
                     self._enqueue(follower)
+
+    def _finish(self, run: RunState, reason: Reason) -> None:
+        """A run neither runs nor waits any more."""
+        assert run.hold is None, "a run's reservation is over before it ends"
+        if self.teaches:
+            self.waits.gone(self.undo, run.key)
+            if reason in _OWN_ENDS:
+                self.durations.ended(self.undo, run, self.at)
+        self._dequeue(run)
+        self._rested(run)
+        self._timer(Due.DEADLINE, (run.key,), None)
+        self._start_by(run, None)
+        self._stop(run)
 
     # --- leases --------------------------------------------------------------------------------------------------------
 
@@ -304,7 +320,8 @@ class State(StateIndexes):
         self._set("open_leases", self.open_leases + len(opened))
         self.undo.put_all(run.leases, {lease.name: lease for lease in opened})
         self._occupy(opened, held=True)
-        for account in self._book(run, opened, sign=1):
+        self._widen(run, opened, sign=1)
+        for account in self._book(run, opened, sign=1, deadline=run.deadline):
             self.retime(account)
         self._resized(run, before, event.reason)
 
@@ -316,17 +333,79 @@ class State(StateIndexes):
     def _leases_closed(self, event: ev.LeasesClosed) -> None:
         run = self.runs[event.run]
         self.undo.touch(run)
+        assert event.names or not run.leaving, "where leases are leaving it is said which close"
         names, before = event.names or tuple(run.leases), run.width
-        closed = tuple(self.undo.pop_all(run.leases, names).values())
+        left = self._left(run, names) if run.leaving else []
+        working = tuple(self.undo.pop_all(run.leases, [name for name in names if name in run.leases]).values())
+        closed = (*working, *(each.lease for each in left))
+        assert len(closed) == len(names), "a lease closes once"
         self._set("open_leases", self.open_leases - len(closed))
         self._occupy(closed, held=False)
-        for account in self._book(run, closed, sign=-1):
+        self._widen(run, working, sign=-1)
+        touched = self._book(run, working, sign=-1, deadline=run.deadline)
+        for each in left:
+            touched += self._book(run, (each.lease,), sign=-1, deadline=each.until, overdrawn=each.overdrawn)
+        for account in touched:
             self.retime(account)
             self.dirty.accounts.add(account.id)
+        self._forget_units(run)
+        for name in [each for each in run.awaited if each not in run.leases]:
+            self.undo.pop(run.awaited, name)
+        self._resized(run, before, event.reason)
+        for each in left:
+            self._wake_claims(self.capacity.nodes[each.lease.node])
+        if left and not run.leaving:
+            self._all_left(run)
+
+    def _left(self, run: RunState, names: tuple[str, ...]) -> list[Leaving]:
+        """Those of some leases whose work was leaving, and is gone."""
+        left = list(self.undo.pop_all(run.leaving, [name for name in names if name in run.leaving]).values())
+        self.undo.pop_all(self.leaving, [each.lease.serial for each in left])
+        return left
+
+    def _all_left(self, run: RunState) -> None:
+        """The last GPUs that a run was leaving are free: it may ask again, or grow."""
+        if run.phase is Phase.PENDING:
+            self._rested(run)
+            self._ask_again(run)
+        self._regrow(run)
+
+    def _leases_leaving(self, event: ev.LeasesLeaving) -> None:
+        run, before = self.runs[event.run], self.runs[event.run].width
+        self.undo.touch(run)
+        leases = tuple(self.undo.pop_all(run.leases, event.names).values())
+        asked = [
+            Leaving(
+                lease=lease,
+                since=self.at,
+                until=event.until,
+                reason=event.reason,
+                seed=event.seed,
+                overdrawn=run.unit(lease) in run.overdrawn,
+            )
+            for lease in leases
+        ]
+        self._leave(run, asked)
+        self._widen(run, leases, sign=-1)
+        for lease in leases:
+            account = self.account(lease.payer.budget, lease.payer.envelope)
+            self._repromise(account, lease, run.deadline, event.until)
+            self.dirty.accounts.add(account.id)
+            self._look_again(self.capacity.nodes[lease.node])
+        self._forget_units(run)
+        self._resized(run, before, event.reason)
+
+    def _swap_awaited(self, event: ev.SwapAwaited) -> None:
+        run = self.runs[event.run]
+        for name, rank, payer in event.spares:
+            self.undo.put(run.awaited, name, (rank, event.payers[payer]))
+        self._regrow(run)
+
+    def _forget_units(self, run: RunState) -> None:
+        """A unit of cover without work is no more."""
         for unit in list(run.overdrawn):
             if not any(run.unit(lease) == unit for lease in run.leases.values()):
                 self._forget(run, unit)
-        self._resized(run, before, event.reason)
 
     def _resized(self, run: RunState, before: int, why: Reason) -> None:
         if run.width != before:

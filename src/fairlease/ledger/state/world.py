@@ -17,7 +17,8 @@ from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.ground import StateBase
 from fairlease.ledger.state.loans import Loans
 from fairlease.ledger.state.names import EndedNames
-from fairlease.ledger.state.runs import Hold, Meter, Queue, RunState, Signature, Standings, Unit
+from fairlease.ledger.state.runs import Hold, Leaving, Meter, Queue, RunState, Signature, Standings, Unit
+from fairlease.ledger.state.slots import bits_of
 from fairlease.ledger.state.timers import Due
 from fairlease.model.lease import Fund, Lease, Role
 from fairlease.model.record import Key, key, split
@@ -65,6 +66,8 @@ class StateIndexes(StateBase):
         self.open_leases = 0
         self.pretends = False
         """Whether a trial shows what no event says: slots that are not free, reservations that are not there."""
+        self.leaving: dict[int, Leaving] = {}
+        """By serial: open leases whose work was asked to leave."""
 
     # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -170,6 +173,40 @@ class StateIndexes(StateBase):
             self.undo.pop(self.queue.resting, run.key)
             self._timer(Due.RETRY, (run.key,), None)
 
+    def _ask_again(self, run: RunState) -> None:
+        """Stand in the queue when a pause is over and the GPUs of the attempt before are free."""
+        self._ask(run) if run.not_before is None and not run.leaving else self._rest(run)
+
+    def _leave(self, run: RunState, asked: list[Leaving]) -> None:
+        """The work on these leases is leaving."""
+        assert all(each.lease.role is not SPARE for each in asked), "a placeholder leaves at once"
+        self.undo.put_all(run.leaving, {each.lease.name: each for each in asked})
+        self.undo.put_all(self.leaving, {each.lease.serial: each for each in asked})
+
+    def _repromise(self, account: Account, lease: Lease, before: int | None, until: int) -> None:
+        """What a lease may still use up is what it needs to leave."""
+        self.undo.touch(account)
+        account.promise.change(-lease.gpus, before)
+        account.promise.change(lease.gpus, until)
+        if lease.payer.fund is LENT:
+            self.undo.touch(account.lent_promise)
+            account.lent_promise.change(-lease.gpus, before)
+            account.lent_promise.change(lease.gpus, until)
+
+    def _wake_claims(self, state: NodeState) -> None:
+        """Slots are free that others left for a claim: it is tried, whoever stands before it in the queue."""
+        for run in state.liens:
+            hold = self.holds[run].hold
+            if hold is not None and hold.exclusive:
+                self.dirty.sliced.add(run)
+
+    def _look_again(self, state: NodeState) -> None:
+        """Slots of a node come free at another time than was thought."""
+        if state.domain is not None:
+            state.domain.touch(state)
+            self.undo.later(state.domain.touch, state)
+        self.dirty.shaken.update(state.liens)
+
     def _enqueue(self, run: RunState) -> None:
         self.queue.add(run, run.order)
         self.undo.later(self.queue.remove, run, run.order)
@@ -204,12 +241,25 @@ class StateIndexes(StateBase):
         run.stalled = None
         self._regrow(run)
 
-    def revive(self, run: RunState, leases: tuple[Lease, ...], overdrawn: dict[Unit, int | None]) -> None:
-        """A run as a snapshot knew it: waiting, or running with its leases."""
+    def revive(
+        self,
+        run: RunState,
+        leases: tuple[Lease, ...],
+        overdrawn: dict[Unit, int | None],
+        leaving: tuple[Leaving, ...] = (),
+    ) -> None:
+        """A run as a snapshot knew it: waiting, or running with its leases; some of its work may be leaving."""
         self.runs[run.key] = run
+        self._leave(run, list(leaving))
+        self.open_leases += len(leaving)
+        self._occupy([each.lease for each in leaving], held=True)
+        for each in leaving:
+            self._book(run, (each.lease,), sign=1, deadline=each.until, overdrawn=each.overdrawn)
+        if run.over:
+            return
         if run.phase is Phase.PENDING:
             self._set_latest_start(run)
-            self._ask(run) if run.not_before is None else self._rest(run)
+            self._ask_again(run)
             return
         self._set_deadline(run)
         if run.not_before is not None:
@@ -221,13 +271,14 @@ class StateIndexes(StateBase):
         self.open_leases += len(leases)
         run.leases.update((lease.name, lease) for lease in leases)
         self._occupy(leases, held=True)
-        self._book(run, leases, sign=1)
+        self._widen(run, leases, sign=1)
+        self._book(run, leases, sign=1, deadline=run.deadline)
         self._regrow(run)
 
     def wants_to_grow(self, run: RunState) -> bool:
         """Whether a run lives a step or more below the width it would like to have."""
         elastic = run.spec.malleable
-        alive = run.phase is Phase.RUNNING and run.key in self.runs
+        alive = run.phase is Phase.RUNNING and run.key in self.runs and not run.leaving and not run.awaited
         return elastic is not None and alive and run.width + elastic.step_gpus <= elastic.desired
 
     def _regrow(self, run: RunState) -> None:
@@ -381,6 +432,15 @@ class StateIndexes(StateBase):
         state = self.capacity.nodes[name]
         self._slots(state, free, state.barred)
 
+    def pretend_left(self) -> None:
+        """Inside a trial: see the slots of work that is leaving as free, save those of a spare that it borrows."""
+        bits: dict[str, int] = {}
+        for each in self.leaving.values():
+            bits[each.lease.node] = bits.get(each.lease.node, 0) | bits_of(each.lease.slots)
+        for name, slots in bits.items():
+            state = self.capacity.nodes[name]
+            self.pretend_free(name, state.free | slots & ~state.spare)
+
     def _host(self, state: NodeState) -> None:
         """Keep the index of nodes on whose spares opportunistic work could lie."""
         name, offers = state.node.name, state.spare & ~state.tenant != 0
@@ -389,22 +449,39 @@ class StateIndexes(StateBase):
         elif not offers and name in self.hosts:
             self.undo.pop(self.hosts, name)
 
-    def _book(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> list[Account]:
+    def _widen(self, run: RunState, leases: Iterable[Lease], *, sign: int) -> None:
+        """A run works on so many GPUs more, or fewer."""
+        for lease in leases:
+            if lease.role is SPARE:
+                run.spare_gpus += sign * len(lease.slots)
+            else:
+                run.width += sign * len(lease.slots)
+
+    def _book(
+        self,
+        run: RunState,
+        leases: Iterable[Lease],
+        *,
+        sign: int,
+        deadline: int | None,
+        overdrawn: bool | None = None,
+    ) -> list[Account]:
         """Put leases on the books of their payers and of the run, or take them off; returns the accounts.
 
+        They may use up hours until `deadline`. `overdrawn` says in which class they are, where the run's units no longer do.
         Leases of one payer that are alike in role and cover are summed up first, so that a large gang costs little more than a pod.
         """
         alike: dict[tuple[int, bool, bool], list[Lease]] = {}
         owing = run.overdrawn
         for lease in leases:
-            overdrawn = run.unit(lease) in owing if owing else False
-            kind = (id(lease.payer), lease.role is SPARE, overdrawn)
+            owes = (run.unit(lease) in owing if owing else False) if overdrawn is None else overdrawn
+            kind = (id(lease.payer), lease.role is SPARE, owes)
             if kind in alike:
                 alike[kind].append(lease)
             else:
                 alike[kind] = [lease]
         touched: dict[AccountId, Account] = {}
-        for (_, _, overdrawn), group in alike.items():
+        for (_, _, owes), group in alike.items():
             sample = group[0]
             account = self.account(sample.payer.budget, sample.payer.envelope)
             touched[account.id] = account
@@ -415,29 +492,27 @@ class StateIndexes(StateBase):
                 self.undo.pop_all(account.open, [lease.serial for lease in group])
             gpus = sign * sum([len(lease.slots) for lease in group])
             account.usage.change(gpus, self.at, account.edges)
-            account.promise.change(gpus, run.deadline)
+            account.promise.change(gpus, deadline)
             account.used += 0 if sample.opportunistic else gpus
             if sample.payer.fund is LENT:
                 self.undo.touch(account.lent)
                 self.undo.touch(account.lent_promise)
                 account.lent.change(gpus, self.at, account.edges)
-                account.lent_promise.change(gpus, run.deadline)
+                account.lent_promise.change(gpus, deadline)
                 account.lent_used += 0 if sample.opportunistic else gpus
                 self.loans.change(sample.payer.owner, run.spec.owner, gpus, self.undo)
-            self._classify(run, account, sample, gpus, overdrawn=overdrawn)
+            self._classify(run, account, sample, gpus, overdrawn=owes)
         return list(touched.values())
 
     def _classify(self, run: RunState, account: Account, lease: Lease, gpus: int, *, overdrawn: bool) -> None:
-        """Count a lease's GPUs in the class they are in: in the envelope's usage, in the run's width and on its bill."""
+        """Count a lease's GPUs in the class they are in: in the envelope's usage and on the run's bill."""
         fund = lease.payer.fund
         if lease.role is SPARE:
             account.gpus["spare"] += gpus
-            run.spare_gpus += gpus
             self._meter(run.meters, "spares", gpus)
             return
         kind = "overdrawn" if overdrawn else fund.value
         account.gpus["opportunistic" if lease.opportunistic and not overdrawn else kind] += gpus
-        run.width += gpus
         self._meter(run.meters, kind, gpus)
         if fund is LENT:
             self._meter(run.sponsors, lease.payer.owner, gpus)

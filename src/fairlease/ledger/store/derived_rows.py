@@ -12,7 +12,7 @@ from fairlease.model.record import Key
 _ONE_RUN = (
     ev.RunSubmitted, ev.LeasesOpened, ev.LeasesClosed, ev.RunRequeued, ev.RunEnded, ev.CoverLost, ev.CoverRegained,
     ev.ReservationMade, ev.ReservationTurned, ev.DesiredSet, ev.FundingSet, ev.GrowthDeferred, ev.BackoffEnded, ev.RunQuarantined,
-    ev.RunStarted,
+    ev.RunStarted, ev.LeasesLeaving, ev.RunEnding, ev.SwapAwaited,
 )  # fmt: skip
 
 

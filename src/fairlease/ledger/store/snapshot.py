@@ -20,13 +20,13 @@ from fairlease.ledger.learning.waits import KeptWaits
 from fairlease.ledger.state import events as ev
 from fairlease.ledger.state.capacity import NodeState
 from fairlease.ledger.state.names import KeptNames
-from fairlease.ledger.state.runs import Hold, Meter, RunState, Unit
+from fairlease.ledger.state.runs import Hold, Leaving, Meter, RunState, Unit
 from fairlease.ledger.state.state import State
 from fairlease.ledger.state.timers import Due, TimerKey
 from fairlease.ledger.store.protocol import Head, Snapshot
 from fairlease.model.budget import BudgetSpec
 from fairlease.model.config import Config
-from fairlease.model.lease import Lease
+from fairlease.model.lease import Lease, Payer
 from fairlease.model.node import Node
 from fairlease.model.record import Key, Record
 from fairlease.model.reservation import ReservationState
@@ -114,9 +114,12 @@ class FrozenRun(Record, frozen=True, kw_only=True):
     meters: dict[str, tuple[int, int, int]]
     sponsors: dict[str, tuple[int, int, int]]
     overdrawn: tuple[tuple[Unit, int | None], ...]
+    graceful: bool = False
+    leaving: tuple[Leaving, ...] = ()
+    awaited: dict[str, tuple[int, Payer]] = {}
 
 
-FORMAT = 5
+FORMAT = 6
 """One more whenever something is kept that was not, or means something else. The defaults of new fields are right for old ones."""
 
 
@@ -238,6 +241,7 @@ def derived(state: State) -> dict[str, object]:
             sorted(state.opportunistic),
             sorted(state.overdrawn.items()),
             state.open_leases,
+            sorted(state.leaving),
         ),
     }
 
@@ -315,7 +319,7 @@ def _thaw_usage(usage: Usage, frozen: FrozenUsage) -> None:
 _PLAIN = (
     "key", "spec", "by", "submitted_at", "asked_at", "order", "attempt", "failures", "faults", "phase", "reason", "message",
     "tally", "since", "started_at", "first_started_at", "deadline", "not_before", "number", "reservations", "displaced_by",
-    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first", "awaits", "starting",
+    "expected", "changed_at", "steady", "stalled", "foreseen", "foreseen_first", "awaits", "starting", "graceful",
 )  # fmt: skip
 
 
@@ -340,6 +344,8 @@ def _freeze_run(run: RunState) -> FrozenRun:
         meters={name: meter.save() for name, meter in sorted(run.meters.items())},
         sponsors={name: meter.save() for name, meter in sorted(run.sponsors.items())},
         overdrawn=tuple(sorted(run.overdrawn.items())),
+        leaving=tuple(sorted(run.leaving.values(), key=lambda each: each.lease.serial)),
+        awaited=dict(sorted(run.awaited.items())),
     )
 
 
@@ -349,7 +355,8 @@ def _thaw_run(state: State, frozen: FrozenRun) -> None:
         setattr(run, name, getattr(frozen, name))
     if frozen.awaits is None:  # not kept before format 4
         run.awaits = state.upstream(run)
-    state.revive(run, frozen.leases, dict(frozen.overdrawn))
+    run.awaited.update(frozen.awaited)
+    state.revive(run, frozen.leases, dict(frozen.overdrawn), frozen.leaving)
     if frozen.hold is not None:
         state.reserve(run, _thaw_hold(frozen.hold))
     for source, meters in ((frozen.meters, run.meters), (frozen.sponsors, run.sponsors)):

@@ -30,7 +30,6 @@ from fairlease.runtime.settings import (
     PORT_MAX,
     BeaconSource,
     a_beacon_has_one_source,
-    a_grace,
     a_path,
     commands_are_commands,
     read_both,
@@ -77,7 +76,6 @@ class Machine(Record, frozen=True, kw_only=True):
     users: dict[str, tuple[str, ...]] = {}
     admins: tuple[str, ...] = ()
     grace: Duration = 10 * SECOND
-    opportunistic_grace: Duration = 2 * SECOND
     retry_backoff: Duration = 10 * SECOND
     bind_deadline: Duration = 60 * SECOND
     metrics_port: int | None = None
@@ -157,7 +155,7 @@ def _port(value: int) -> str | None:
 
 
 def _a_bind_deadline(value: int) -> str | None:
-    return a_grace(value) if value else "expected more than 0s: processes need some time to start"
+    return rules.a_grace(value) if value else "expected more than 0s: processes need some time to start"
 
 
 def _gpu_count(value: int) -> str | None:
@@ -216,8 +214,7 @@ _MACHINE = Reader(
             "flavor": rules.not_empty,
             "metrics_port": _port,
             "home": rules.not_empty,
-            "grace": a_grace,
-            "opportunistic_grace": a_grace,
+            "grace": rules.a_grace,
             "retry_backoff": a_backoff,
             "bind_deadline": _a_bind_deadline,
         },

@@ -150,7 +150,8 @@ class Daemon:
         ears = Ears(self._loop.add_reader, self._loop.remove_reader)
         pods = Pods(settings.home, sys.executable)
         machine = settings.machine
-        patience = Patience(machine.grace, machine.opportunistic_grace, machine.retry_backoff, machine.bind_deadline)
+        grace_ms, opportunistic_ms = machine.grace, settings.policy.opportunistic_grace
+        patience = Patience(grace_ms, opportunistic_ms, machine.retry_backoff, machine.bind_deadline)
         self.processes = Processes(pods, ears, self._wake.set, patience, log)
         self.past.starting = self.processes.starting
         self.pods = pods

@@ -20,13 +20,19 @@ from fairlease.model.record import Key, split
 from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.sim.auditor import admission, preemptions, quiescence, width_changes
-from fairlease.sim.auditor.bookkeeper import AuditedRun, Held, Unit
+from fairlease.sim.auditor.bookkeeper import AuditedRun, Departure, Held, Unit
 from fairlease.sim.auditor.facts import AuditFacts, ChangeMoment, Fault
 
 _FOR_GOOD = (
     Reason.Completed, Reason.Canceled, Reason.TimeLimit, Reason.LatestStartPassed, Reason.UpstreamFailed
 )  # fmt: skip
 """Ends after which nobody asks whether there is another attempt."""
+
+_ASKED = (
+    Reason.Canceled, Reason.TimeLimit, Reason.Shrink, Reason.BudgetExhausted, Reason.RandomPreempt, Reason.ReclaimedBySpare,
+    Reason.ReclaimOpportunistic, Reason.ReclaimOverdrawn,
+)  # fmt: skip
+"""Why work is asked to leave: its leases stay open until it has left."""
 
 
 class Violation(NamedTuple):
@@ -57,6 +63,7 @@ class Auditor(AuditFacts):
             ev.Configured: self._configured, ev.NodeSet: self._node_set, ev.NodeFailed: self._node_failed,
             ev.NodeRemoved: self._node_removed, ev.BudgetSet: self._budget_set, ev.BudgetRemoved: self._budget_removed,
             ev.RunSubmitted: self._submitted, ev.RunDeferred: self._deferred, ev.LeasesOpened: self._opened,
+            ev.LeasesLeaving: self._leaving, ev.RunEnding: self._ending, ev.SwapAwaited: self._awaited,
             ev.LeasesClosed: self._closed, ev.RunRequeued: self._requeued, ev.RunEnded: self._ended,
             ev.CoverLost: self._lost, ev.CoverRegained: self._regained, ev.EnvelopeTurned: self._turned,
             ev.OutcomeRecorded: self._resolved, ev.ReservationMade: self._reserved,
@@ -100,7 +107,7 @@ class Auditor(AuditFacts):
         tenants: list[Held] = []
         for run in self.runs.values():
             leases = run.open
-            for lease in leases:
+            for lease in run.held:
                 tenant = lease.role is Role.BORROWED
                 tenants += [lease] if tenant else []
                 for slot in lease.slots:
@@ -112,7 +119,7 @@ class Auditor(AuditFacts):
                 self._check(lease.node not in self.failed, "node", f"{lease.name} lies on failed {lease.node}")
             if run.phase is Phase.RUNNING:
                 grid = width_changes.grid_of(run.spec, start=False)
-                self._check(run.width in grid, "gang", f"{run.key} runs {run.width} GPUs wide")
+                self._check(run.active_gpus in grid, "gang", f"{run.key} runs {run.width} GPUs wide")
                 ranks = [each.rank for each in leases if each.role is not Role.SPARE]
                 self._check(len(ranks) == len(set(ranks)), "gang", f"{run.key} has a rank twice")
             else:
@@ -186,7 +193,7 @@ class Auditor(AuditFacts):
         free = before is None or (before.ended or self.at) + self.config.name_retention <= self.at
         self._check(free, "name", f"a run {event.run} was there before")
         self._asked += 1
-        self.runs[event.run] = AuditedRun(event.run, event.spec, self.at, self._asked)
+        self.runs[event.run] = AuditedRun(event.run, event.spec, self.at, self._asked, graceful=event.graceful)
 
     def _deferred(self, event: ev.RunDeferred) -> None:
         for key in event.runs:
@@ -224,14 +231,30 @@ class Auditor(AuditFacts):
         self._asked += 1
         run.order = self._asked
 
-    def _ended(self, event: ev.RunEnded) -> None:
+    def _ending(self, event: ev.RunEnding) -> None:
         run = self._live(event.run)
-        self._check(not run.open, "terminal", f"{run.key} ended holding leases")
-        self._check(run.key not in self.promises.of, "reservation", f"{run.key} ended and is still expected")
+        self._check(bool(run.leaving), "terminal", f"{run.key} is over, leaves nothing, and has not ended")
+        self._over_for_good(run, event)
+
+    def _ended(self, event: ev.RunEnded) -> None:
+        run = self.runs[event.run]
+        self._check(not run.held, "terminal", f"{run.key} ended holding leases")
+        self._check(run.ended is None, "terminal", f"{run.key} ended twice")
+        run.ended = self.at
         self._check(
             event.attempt == run.attempt, "attempt", f"{run.key} ended in attempt {event.attempt} of {run.attempt}"
         )
         self._check(event.bill == self.bill(run), "bill", f"{run.key}: {event.bill} is not {self.bill(run)}")
+        if run.over:
+            same = (run.phase, run.reason) == (event.phase, event.reason)
+            self._check(same, "terminal", f"{run.key} was {run.phase.value} and ended {event.phase.value}")
+        else:
+            self._over_for_good(run, event)
+
+    def _over_for_good(self, run: AuditedRun, event: ev.RunEnding | ev.RunEnded) -> None:
+        """A run neither runs nor waits any more, for a reason that is true."""
+        self._check(not run.open, "terminal", f"{run.key} is over and works on")
+        self._check(run.key not in self.promises.of, "reservation", f"{run.key} ended and is still expected")
         if event.reason is Reason.TimeLimit:
             due = -1 if run.deadline is None else max(run.deadline, run.faulty_until)
             exact = due == self.at if self.punctual else -1 < due <= self.at
@@ -249,7 +272,7 @@ class Auditor(AuditFacts):
         self._check(
             last or event.reason in _FOR_GOOD, "requeue", f"{run.key} ended for {event.reason.value}, and not for good"
         )
-        run.phase, run.reason, run.ended = event.phase, event.reason, self.at
+        run.phase, run.reason = event.phase, event.reason
 
     def _desired(self, event: ev.DesiredSet) -> None:
         run = self._live(event.run)
@@ -278,8 +301,10 @@ class Auditor(AuditFacts):
             if lease.role is Role.SPARE:
                 sums["spares"] += total
                 continue
-            spans = self.spans.get(lease.unit, [])
-            owed = sum(lease.integral(begin, self.at if end is None else end) for begin, end in spans)
+            spans, asked = self.spans.get(lease.unit, []), lease.leaving
+            until = self.at if asked is None else asked.since
+            owed = sum(lease.integral(begin, min(until, self.at if end is None else end)) for begin, end in spans)
+            owed += lease.integral(asked.since, self.at) if asked is not None and asked.overdrawn else 0
             sums["overdrawn"] += owed
             sums[lease.payer.fund.value] += total - owed
             if lease.payer.fund is Fund.BORROWED:
@@ -315,7 +340,7 @@ class Auditor(AuditFacts):
 
     def _start(self, run: AuditedRun) -> None:
         self._check(run.rests_until is None, "backoff", f"{run.key} starts while it rests")
-        self._check(run.phase is Phase.PENDING and not run.open, "start", f"{run.key} starts and is {run.phase.value}")
+        self._check(run.phase is Phase.PENDING and not run.held, "start", f"{run.key} starts and is {run.phase.value}")
         self._check(
             all(self._done(each) for each in quiescence.upstream(run)),
             "follow",
@@ -361,15 +386,57 @@ class Auditor(AuditFacts):
         )  # fmt: skip
 
     def _closed(self, event: ev.LeasesClosed) -> None:
-        run = self._live(event.run)
-        going = [each for each in run.open if not event.names or each.name in event.names]
+        run = self.runs[event.run]
+        going = [each for each in run.held if not event.names or each.name in event.names]
         self._check(
-            len(going) == (len(event.names) or len(run.open)), "close", f"{run.key}: {event.names} are not all open"
+            len(going) == (len(event.names) or len(run.held)), "close", f"{run.key}: {event.names} are not all open"
         )
         self._check(bool(going), "close", f"{run.key} closes nothing")
         if event.reason is Reason.NodeFailure:
             there = all(each.node in self.failed for each in going)
             self._check(there, "close", f"{run.key} lost leases on nodes that did not fail")
+        working = [each for each in going if each.leaving is None]
+        for lease in going:
+            self._has_left(run, lease, event)
+        if working:
+            self._live(run.key)
+            hasty = run.graceful and event.reason in _ASKED and any(each.role is not Role.SPARE for each in working)
+            self._check(not hasty, "leaving", f"{run.key} closed {event.reason.value} before its GPUs were free")
+            self._give_up(run, event, working)
+        for lease in going:
+            lease.end = self.at
+        self._uncover(run)
+
+    def _has_left(self, run: AuditedRun, lease: Held, event: ev.LeasesClosed) -> None:
+        """What was asked to leave closes for that, in time; a spare that was to take over does so, or is lost."""
+        asked = lease.leaving
+        if asked is not None and event.reason is not Reason.NodeFailure:
+            same = (asked.reason, asked.seed) == (event.reason, event.seed)
+            self._check(same, "leaving", f"{lease.name} was asked to leave for {asked.reason.value}: {event}")
+            in_time = self.at <= asked.until or not self.punctual
+            self._check(in_time, "leaving", f"{lease.name} was to be killed at {asked.until}")
+        if lease.name in run.awaited:
+            owed = run.awaited.pop(lease.name)
+            if event.reason in (Reason.NodeFailure, Reason.Swap):
+                self.moment.lost.setdefault(run.key, []).append(owed)
+
+    def _leaving(self, event: ev.LeasesLeaving) -> None:
+        run = self._live(event.run)
+        going = [each for each in run.open if each.name in event.names]
+        self._check(bool(going) and len(going) == len(event.names), "leaving", f"{event} names leases that do not work")
+        self._check(run.graceful, "leaving", f"{run.key} needs no time to leave")
+        placeholder = any(each.role is Role.SPARE for each in going)
+        self._check(not placeholder, "leaving", f"{run.key} has a spare leave, which is a placeholder")
+        grace = self.config.opportunistic_grace if run.spec.opportunistic else self.config.max_grace
+        self._check(event.until == self.at + grace, "leaving", f"{run.key} may leave until {event.until}")
+        self._give_up(run, event, going)
+        for lease in going:
+            owes = lease.unit in self.overdrawn
+            lease.leaving = Departure(self.at, event.reason, event.seed, event.until, owes)
+        self._uncover(run)
+
+    def _give_up(self, run: AuditedRun, event: ev.LeasesClosed | ev.LeasesLeaving, going: list[Held]) -> None:
+        """A run works no longer on some leases: for a cause, and with a record where another is it."""
         forced = event.reason is Reason.Shrink and self.cuts.names(run, going)
         self._blame(width_changes.closing_faults(self, run, event.reason, going, forced=forced))
         if forced or event.reason in preemptions.RECLAIMS:
@@ -378,13 +445,28 @@ class Auditor(AuditFacts):
             over = any(
                 ends is not None and ends <= self.at for unit, ends in self.overdrawn.items() if unit[0] == run.key
             )
+            over = over or run.key in self.moment.drained  # its spares closed just before
+            self.moment.drained.add(run.key)
             self._check(over, "drain", f"{run.key} was drained before its grace was over")
         self.moment.note(run, event.reason, going)
-        for lease in going:
-            lease.end = self.at
+
+    def _uncover(self, run: AuditedRun) -> None:
+        """A unit without work is no more."""
         for unit in [unit for unit in self.overdrawn if unit[0] == run.key]:
             if not any(each.unit == unit for each in run.open):
                 self._cover(unit)
+
+    def _awaited(self, event: ev.SwapAwaited) -> None:
+        """Ranks that were lost in this entry are to run on spares that tenants are leaving."""
+        run, lost = self._live(event.run), self.moment.lost.get(event.run, [])
+        for name, rank, payer in event.spares:
+            spare = next((each for each in run.open if each.name == name and each.role is Role.SPARE), None)
+            owed = next((each for each in lost if each.rank == rank and each.payer == event.payers[payer]), None)
+            if spare is None or owed is None or owed.group != spare.group or name in run.awaited:
+                self._check(holds=False, claim="swap", message=f"{name} of {run.key} is to take over rank {rank}")
+                continue
+            lost.remove(owed)
+            run.awaited[name] = owed
 
     def _resolved(self, event: ev.OutcomeRecorded) -> None:
         self._blame(self.cuts.recorded(self, event))

@@ -20,6 +20,17 @@ Unit = tuple[str, str, str, int]
 """(run, budget, envelope, group; −1 for a rigid run)."""
 
 
+@dataclass(slots=True, frozen=True)
+class Departure:
+    """A lease was asked to leave: since when, why, when it is killed, and whether it was overdrawn then."""
+
+    since: int
+    reason: Reason
+    seed: str | None
+    until: int
+    overdrawn: bool
+
+
 @dataclass(slots=True)
 class Held:
     """One lease that was ever opened."""
@@ -38,6 +49,7 @@ class Held:
     opportunistic: bool
     elastic: bool
     end: int | None = None
+    leaving: Departure | None = None
 
     @property
     def gpus(self) -> int:
@@ -77,6 +89,8 @@ class AuditedRun:
     rests_until: int | None = None
     faulty_until: int = 0
     ended: int | None = None
+    graceful: bool = False
+    awaited: dict[str, Held] = field(default_factory=dict)
 
     @property
     def deadline(self) -> int | None:
@@ -85,7 +99,20 @@ class AuditedRun:
 
     @property
     def open(self) -> list[Held]:
+        return [each for each in self.held if each.leaving is None]
+
+    @property
+    def held(self) -> list[Held]:
         return [each for each in self.leases if each.end is None]
+
+    @property
+    def leaving(self) -> list[Held]:
+        return [each for each in self.held if each.leaving is not None]
+
+    @property
+    def active_gpus(self) -> int:
+        """GPUs on which it works; a rank that waits for a spare's tenant counts: it is back in a moment."""
+        return sum(each.gpus for each in (*self.open, *self.awaited.values()) if each.role is not Role.SPARE)
 
     @property
     def over(self) -> bool:
@@ -135,7 +162,8 @@ class Books:
             if each.end is None and (not lent or each.payer.fund is Fund.BORROWED):
                 terms = self.terms(budget, each.payer.envelope)
                 over = terms is not None and terms.end is not None and now >= terms.end
-                ahead = self.quantum if each.deadline is None else max(0, each.deadline - now)
+                deadline = each.deadline if each.leaving is None else each.leaving.until
+                ahead = self.quantum if deadline is None else max(0, deadline - now)
                 total += 0 if over else each.gpus * ahead
         return total
 
@@ -151,7 +179,7 @@ class Books:
         caps = () if spec is None else spec.aggregate_caps
         units: dict[Unit, list[Held]] = {}
         for each in self.leases:
-            if each.end is None and each.payer.budget == budget:
+            if each.end is None and each.leaving is None and each.payer.budget == budget:
                 units.setdefault(each.unit, []).append(each)
         covered: dict[str, int] = {}
         loans: dict[str, int] = {}

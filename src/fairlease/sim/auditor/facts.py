@@ -24,6 +24,7 @@ class ChangeMoment:
         self.drilled: dict[Key, list[Held]] = {}
         self.shrunk: dict[Key, set[int]] = {}
         self.resized: set[Key] = set()
+        self.drained: set[Key] = set()
         self.told: dict[Key, Reason] = {}
 
     def note(self, run: AuditedRun, reason: Reason, going: list[Held]) -> None:

@@ -31,10 +31,11 @@ class Cuts:
         self.lost_to: set[tuple[Key, Key]] = set()
         self.announced: dict[tuple[Key, str], Reason] = {}
         self.claims: list[Key] = []
+        self.owing: dict[Key, set[int]] = {}
 
     def begin(self) -> None:
         """Another entry."""
-        self.announced, self.claims = {}, []
+        self.announced, self.claims, self.owing = {}, [], {}
 
     def recorded(self, seen: AuditFacts, event: ev.OutcomeRecorded) -> Iterator[Fault]:
         """Hear of a resolution."""
@@ -61,6 +62,7 @@ class Cuts:
                 yield "cut", f"{claim.key} lost a draw to {action.run} and cuts it in turn"
             if claim is not None and action.reason is Reason.RandomPreempt:
                 self.lost_to.add((action.run, claim.key))
+            self.owing[action.run] = {unit[3] for unit in seen.overdrawn if unit[0] == action.run}
             self.announced.update({(action.run, name): action.reason for name in action.leases})
 
     def names(self, run: AuditedRun, going: list[Held]) -> bool:
@@ -77,15 +79,17 @@ class Cuts:
         if ended != kept or len(drawn) != len(set(drawn)) or not tokens.issuperset(drawn):
             yield "outcome", f"{name} ends {sorted(ended)} and drew {drawn}"
 
-    def closing(self, seen: AuditFacts, run: AuditedRun, event: ev.LeasesClosed, going: list[Held]) -> Iterator[Fault]:
+    def closing(
+        self, seen: AuditFacts, run: AuditedRun, event: ev.LeasesClosed | ev.LeasesLeaving, going: list[Held]
+    ) -> Iterator[Fault]:
         """Leases close because somebody else needs them: announced, lease by lease, and of the right kind."""
+        whole = all(each in going or (run.key, each.name) in self.announced for each in run.open)
         if any(self.announced.pop((run.key, each.name), None) is not event.reason for each in going):
             yield "outcome", f"{run.key} was cut without a record of it"
-        whole = len(going) == len(run.open)
         if event.reason is Reason.ReclaimOpportunistic and not run.spec.opportunistic:
             yield "cut", f"{run.key} is not opportunistic"
         if event.reason is Reason.ReclaimOverdrawn:
-            groups = {unit[3] for unit in seen.overdrawn if unit[0] == run.key}
+            groups = self.owing.get(run.key, set())
             elastic = run.spec.malleable is not None and bool(groups & {each.group for each in going})
             if not (bool(groups) if whole else elastic):
                 yield "cut", f"{run.key} is covered and was cut"
@@ -102,5 +106,5 @@ class Cuts:
         for run, name in self.announced:
             yield "outcome", f"{name} of {run} was to be cut and was not"
         for claim in self.claims:
-            if seen.runs[claim].started != seen.at:
+            if seen.runs[claim].started != seen.at and not seen.promises.comes_free(claim):
                 yield "claim", f"others were cut for {claim}, which was not served"

@@ -35,6 +35,7 @@ class PromisedStart:
     date: int
     lien: dict[str, int]
     cut_from: int | None
+    alone: bool = False
     state: ReservationState = ReservationState.PENDING
 
 
@@ -48,7 +49,8 @@ class Promises:
     def made(self, event: ev.ReservationMade, at: int, notice: int | None) -> Iterator[str]:
         """Hear of a new one, or of a move; who is cut for it has had `notice`, counted from the first on."""
         before = self.of.get(event.run)
-        if (before is not None) != (event.reason in _MOVES) and event.reason is not Reason.WindowClosed:
+        any_time = event.reason in (Reason.WindowClosed, Reason.Leaving)
+        if (before is not None) != (event.reason in _MOVES) and not any_time:
             yield f"{event.name} was given for {event.reason.value}, and there was {before}"
         kept = before is not None and before.cut_from == event.cut_from
         if event.cut_from is not None and not kept and (notice is None or event.cut_from < at + notice):
@@ -65,7 +67,12 @@ class Promises:
             yield f"{event.name} is for {event.earliest_start}, which is not ahead of {at}"
         if bool(event.lien) != bool(event.domains):
             yield f"{event.name} has a lien without a domain, or a domain without a lien"
-        self.of[event.run] = PromisedStart(event.name, event.earliest_start, event.lien, event.cut_from)
+        alone = event.basis is Reason.Leaving
+        self.of[event.run] = PromisedStart(event.name, event.earliest_start, event.lien, event.cut_from, alone)
+
+    def comes_free(self, run: Key) -> bool:
+        """Whether others are leaving GPUs for a run alone."""
+        return run in self.of and self.of[run].alone
 
     def turned(self, event: ev.ReservationTurned, at: int, *, punctual: bool) -> Iterator[str]:
         """Hear that one fell due, lost its money or is over."""
@@ -83,11 +90,10 @@ class Promises:
         self, run: AuditedRun, opened: list[Held], runs: dict[Key, AuditedRun], *, growing: bool
     ) -> Iterator[str]:
         """Slots that a run took though another's lien was on them."""
-        if run.spec.opportunistic:
-            return
         for other, promise in self.of.items():
             passes = run.deadline is not None and run.deadline <= promise.date and not growing
-            earlier = runs[other].order < run.order or growing
+            passes = (passes or run.spec.opportunistic) and not promise.alone
+            earlier = runs[other].order < run.order or growing or promise.alone
             if promise.state is ReservationState.BLOCKED or other == run.key or passes or not earlier:
                 continue
             for lease in opened:
@@ -112,11 +118,13 @@ class Promises:
                 yield f"{run.key} is {run.phase.value} and has {promise.name}"
         elif run.reason is Reason.Reserved and not holds:
             yield f"{run.key} is told that it has a date, and has {promise}"
-        elif run.reason is not Reason.Reserved and holds and not opens:
+        elif run.reason is not Reason.Reserved and holds and not opens and not self.comes_free(run.key):
             yield f"{run.key} waits for {run.reason.value} and holds {promise}"
 
     def overdue(self, now: int) -> Iterator[str]:
         """Reservations whose date passed and nothing came of it."""
         for run, promise in self.of.items():
+            if promise.alone:
+                continue
             if promise.state is not ReservationState.BLOCKED and promise.date <= now:
                 yield f"{promise.name} of {run} was due at {promise.date} and is {promise.state.value}"

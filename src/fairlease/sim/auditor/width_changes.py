@@ -31,9 +31,10 @@ def closing_faults(
         if run.spec.malleable is None or not caused:
             yield "shrink", f"{run.key} shrank without a cause"
     if reason is Reason.ReclaimedBySpare:
-        vacant = {
-            (each.node, slot) for leases in seen.moment.vacated.values() for each in leases for slot in each.slots
-        }
+        vacated = [each for leases in seen.moment.vacated.values() for each in leases]
+        if run.graceful:  # then the spare is open until its tenant has left
+            vacated += [each for other in seen.runs.values() for each in other.open if each.role is Role.SPARE]
+        vacant = {(each.node, slot) for each in vacated for slot in each.slots}
         guests = [each for each in going if each.role is Role.BORROWED]
         if not any((each.node, slot) in vacant for each in guests for slot in each.slots):
             yield "tenant", f"{run.key} gave way to a spare that nobody needed"
@@ -81,6 +82,8 @@ def growth_faults(seen: AuditFacts, run: AuditedRun, opened: list[Held]) -> Iter
         yield "growth", f"{run.key} grew {seen.at - run.changed} ms after its last change"
     if any(unit[0] == run.key for unit in seen.overdrawn):
         yield "growth", f"{run.key} is overdrawn and grew"
+    if run.leaving or run.awaited:
+        yield "growth", f"{run.key} grew while a part of it was leaving, or waited for a spare"
     width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
     step = sum(each.gpus for each in opened if each.role is not Role.SPARE)
     if width > desired_of(run.spec) or step > elastic.step_gpus:
@@ -112,7 +115,7 @@ def whole_faults(seen: AuditFacts) -> Iterator[Fault]:
         if unused:
             yield "swap", f"{key} closed {[each.name for each in unused]} for a swap that was none"
     for run in seen.runs.values():
-        width = sum(each.gpus for each in run.open if each.role is not Role.SPARE)
+        width = run.active_gpus
         if width != run.width:
             run.width, run.changed, run.stalled = width, seen.at, seen.moment.told.get(run.key)
 
@@ -122,6 +125,8 @@ def idle_faults(seen: AuditFacts, now: int) -> Iterator[Fault]:
     for run in seen.runs.values():
         elastic = run.spec.malleable
         if elastic is None or run.phase is not Phase.RUNNING or run.width + elastic.step_gpus > desired_of(run.spec):
+            continue
+        if run.leaving or run.awaited:
             continue
         if now >= max(run.changed + seen.config.grow_cooldown, run.rests_until or 0) and run.stalled is None:
             yield "growth", f"{run.key} is {run.width} GPUs wide since {run.changed} and was not told why"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from fairlease.engine import command as cmd
@@ -26,6 +27,7 @@ from fairlease.model.run import Phase
 from fairlease.reason import Reason
 from fairlease.scheduler import Scheduler
 from fairlease.sim.auditor.auditor import Auditor, Violation
+from fairlease.sim.auditor.bookkeeper import Held
 from fairlease.sim.random.workload import START, View, Workload, WorkloadStep
 
 TIMERS_MAX = 400
@@ -115,6 +117,9 @@ class RandomFilm:
         self.restart_always = restart_always
         self.curious = random.Random(f"who asks when it starts, in film {seed}")
         self.now = START
+        self.leaves = random.Random(f"who needs time to leave, in film {seed}")
+        self._share = self.leaves.choice((0.0, 0.0, 0.4, 0.9))
+        self._going: list[tuple[int, int, Key, tuple[str, ...]]] = []
         self._heard = 0
 
     def guard(self, act: Callable[[], None]) -> None:
@@ -135,9 +140,11 @@ class RandomFilm:
         if self.workload.punctual:
             self._wait_for(step.at - 1)
         self.now = step.at
+        while self._let_go(step.at):
+            pass
         if step.trial:
             self._look_ahead(step)
-        self._tick(self.now, *step.commands)
+        self._tick(self.now, *map(self._with_grace, step.commands))
         if self.curious.random() < CURIOUS:
             self._tick(self.now, cmd.Forecast())
         if step.restart or self.restart_always:
@@ -172,6 +179,30 @@ class RandomFilm:
             scheduler.engine = FaultyEngine(scheduler.state, self._chance)
         return scheduler
 
+    def _with_grace(self, command: cmd.AnyCommand) -> cmd.AnyCommand:
+        """The work of some runs needs time to leave."""
+        if isinstance(command, cmd.Submit) and self.leaves.random() < self._share:
+            return cmd.Submit(command.run, command.spec, command.by, graceful=True)
+        return command
+
+    def _let_go(self, now: int) -> bool:
+        """The next pod that was asked to leave is gone by now, each for itself; False where none is."""
+        if not self._going or self._going[0][0] > now:
+            return False
+        when, _, run, names = heappop(self._going)
+        runs = self.scheduler.state.runs
+        for _ in range(STEPS_MAX):  # a report that failed is made again
+            self._tick(when if self.workload.punctual else now, cmd.PodsGone(run, names))
+            if run not in runs or names[0] not in runs[run].leaving:
+                break
+        return True
+
+    def _ask_to_leave(self, at: int, event: ev.LeasesLeaving) -> None:
+        """Pods take none, some or all of their grace."""
+        for name in event.names:
+            when = self.leaves.choice((at, self.leaves.randint(at, event.until), event.until))
+            heappush(self._going, (when, len(self.auditor.names) + self._heard, event.run, (name,)))
+
     def _tick(self, now: int, *commands: cmd.AnyCommand) -> None:
         self.auditor.reported = {each.node for each in commands if isinstance(each, cmd.FailNode | cmd.RemoveNode)}
         engine = self.scheduler.engine
@@ -186,11 +217,16 @@ class RandomFilm:
         for entry in self.store.entries(self._heard):
             self.auditor.witness(entry)
             self._heard = entry.seq
+            for event in entry.events:
+                if isinstance(event, ev.LeasesLeaving):
+                    self._ask_to_leave(entry.at, event)
 
     def _wait_for(self, until: int) -> None:
         """Fire every timer up to `until` at its exact time."""
         for _ in range(TIMERS_MAX):
             due = self.scheduler.next_timer()
+            if self._let_go(until if due is None else min(due, until)):
+                continue
             if due is None or due > until:
                 return
             self._tick(due, cmd.TimePassed())
@@ -201,6 +237,8 @@ class RandomFilm:
     def _finish(self) -> None:
         """All that is due now settles; then nothing is due, and everybody agrees on what is true."""
         for _ in range(STEPS_MAX):  # without a cooldown a run grows step by step at one instant
+            while self._let_go(self.now):
+                pass
             due = self.scheduler.next_timer()
             if due is None or due > self.now:
                 break
@@ -259,16 +297,17 @@ class RandomFilm:
                     self._compare("consumed", part, consumed, books.consumed(now, budget, terms.name, lent=lent))
                     self._compare("committed", part, committed, books.committed(now, budget, terms.name, lent=lent))
                 held = [each for each in books.paid(budget, (terms.name,)) if each.end is None]
-                owed = sum(
-                    each.gpus for each in held if each.role is not Role.SPARE and each.unit in self.auditor.overdrawn
-                )
+                owed = sum(each.gpus for each in held if each.role is not Role.SPARE and self._owes(each))
                 spare = sum(each.gpus for each in held if each.role is Role.SPARE)
                 self._compare("classes", where, sum(account.gpus.values()), sum(each.gpus for each in held))
                 self._compare("classes", where, (account.gpus["overdrawn"], account.gpus["spare"]), (owed, spare))
 
+    def _owes(self, lease: Held) -> bool:
+        return lease.unit in self.auditor.overdrawn if lease.leaving is None else lease.leaving.overdrawn
+
     def _compare_runs(self) -> None:
         state = self.scheduler.state
-        alive = {run.key: run for run in self.auditor.runs.values() if not run.over}
+        alive = {run.key: run for run in self.auditor.runs.values() if run.ended is None}
         self._compare("runs", "all", sorted(state.runs), sorted(alive))
         for name, run in alive.items():
             mine, bill = state.runs[name], self.auditor.bill(run)
@@ -282,7 +321,7 @@ class RandomFilm:
         capacity = self.scheduler.state.capacity
         taken: dict[str, int] = {}
         for run in self.auditor.runs.values():
-            for lease in run.open:
+            for lease in run.held:
                 taken[lease.node] = taken.get(lease.node, 0) | sum(1 << slot for slot in lease.slots)
         self._compare("nodes", "all", sorted(capacity.nodes), sorted(self.auditor.nodes))
         for name, state in capacity.nodes.items():
@@ -306,7 +345,7 @@ class RandomFilm:
         with self.scheduler.what_if(self.now) as decision:
             self._check_idle("tried again", decision.events)
         state.settled()
-        waiting = [run for run in self.auditor.runs.values() if run.phase is Phase.PENDING]
+        waiting = [run for run in self.auditor.runs.values() if run.phase is Phase.PENDING and not run.leaving]
         for run in [
             run for run in waiting if run.reason not in (Reason.Following, Reason.BackOff, Reason.InternalError)
         ][-1:]:
