@@ -127,7 +127,12 @@ def reservation(name: str, state: str, reason: str, message: str, *, counting: b
 
 DATES = [
     reservation("eval-reservation", "Superseded", "NotServed", "all work was too young", counting=False),
-    reservation("eval-reservation-2", "Pending", "HardFacts", "by then enough GPUs are free by deadlines and windows"),
+    reservation(
+        "eval-reservation-2",
+        "Pending",
+        "HardFacts",
+        "by then enough GPUs are free by deadlines and windows, the last those of train",
+    ),
 ]
 CHANGES = [
     {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlease.engine.cover.family import Family
     from fairlease.ledger.state.accounts import Account
     from fairlease.ledger.state.capacity import Capacity
-    from fairlease.ledger.state.runs import Leaving, RunState
+    from fairlease.ledger.state.runs import Hold, Leaving, RunState
     from fairlease.ledger.state.state import State
     from fairlease.ledger.store.protocol import Ending, LeaseRow
     from fairlease.model.budget import AggregateCap
@@ -51,7 +51,7 @@ def run_status(run: RunState, now: int, capacity: Capacity | None = None, messag
         view["message"] = message
     view |= {
         "conditions": _conditions(_live_conditions(run), message or uncovered(run)),
-        "width": _width(run.spec, run.width, run.leaving_gpus),
+        "width": _width(run.spec, run.width, run.leaving_gpus, run.hold),
         "funding": _funding(run.bill(now), rates, sponsors),
         "leases": [lease.name for lease in run.open],
         "submittedAt": format_instant(run.submitted_at),
@@ -161,13 +161,22 @@ def _conditions(told: Sequence[Told], message: str) -> list[View]:
     ]
 
 
-def _width(spec: RunSpec, allocated: int, leaving: int) -> View:
+def _width(spec: RunSpec, allocated: int, leaving: int, hold: Hold | None = None) -> View:
+    """How wide a run is; `pending` is what it starts with on the slots that its reservation holds for it."""
     total = spec.resources.total_gpus
     elastic = spec.malleable
     least = total if elastic is None else elastic.min_total_gpus
     most = total if elastic is None else elastic.max_total_gpus
     desired = total if elastic is None else elastic.desired
-    return {"min": least, "max": most, "desired": desired, "allocated": allocated, "pending": 0, "leaving": leaving}
+    pending = least if hold is not None and hold.holds and hold.lien else 0
+    return {
+        "min": least,
+        "max": most,
+        "desired": desired,
+        "allocated": allocated,
+        "pending": pending,
+        "leaving": leaving,
+    }
 
 
 def _funding(bill: Bill, rates: dict[str, int], sponsors: dict[str, int]) -> View:

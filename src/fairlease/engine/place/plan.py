@@ -198,6 +198,12 @@ class Planner:
         """The nodes that any of its payers would pay for now."""
         return union(self.usable())
 
+    def payers(self) -> Payers | None:
+        """Those who would pay for its narrowest width, where they reach different nodes; None where it does not matter who pays."""
+        usable = self.usable()
+        alike = all(offer.mask == usable[0].mask for offer in usable)
+        return None if alike else Payers(self.spending, usable, self.least.pods)
+
     def counts_alone(self) -> bool:
         """Whether to count GPUs tells all: there is money for the narrowest width, and all of it reaches the same nodes."""
         alike = len({offer.mask for offer in self.usable()}) == 1 and not self._under_several_caps()

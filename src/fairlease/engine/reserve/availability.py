@@ -9,12 +9,14 @@ earlier comes free after that one. Pods and groups follow from slots by counting
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlease.engine.forecast import predicted_ends
-from fairlease.engine.place.packing import all_fit
+from fairlease.engine.place.packing import Rooms, all_fit
+from fairlease.engine.place.search import Search
 from fairlease.engine.preempt.shrink import steps
 from fairlease.engine.reserve import release_times
 from fairlease.ledger.state.slots import bits_of, slots_of
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fairlease.engine.place.packing import Need
+    from fairlease.engine.place.payers import Payers
     from fairlease.ledger.state.capacity import Domain, NodeState, Pool
     from fairlease.ledger.state.runs import RunState
     from fairlease.ledger.state.state import State
@@ -231,9 +234,9 @@ class Between(Availability):
         assert other.hold is not None, "a lien belongs to a reservation in force"
         return (EVER, FREE) if other.hold.earliest_start >= self.now + self._limit else super()._after(other)
 
-    def first_fit(self, pool: Pool, need: Need) -> DatedFit | None:
+    def first_fit(self, pool: Pool, need: Need, payers: Payers | None) -> DatedFit | None:
         """When and where it would fit first and be over in time; None where that cannot be told from the first place it finds."""
-        fit = first_fit(pool, need, self)
+        fit = first_fit(pool, need, self, payers)
         if fit is None or fit.when <= self.now:
             return None
         holds = (
@@ -249,15 +252,41 @@ class DatedFit(NamedTuple):
     when: int
     how: int
     pods: list[DatedPod]
+    paid: tuple[int, ...] = ()
+    """Pods by payer, where it matters who pays for which."""
 
 
-def first_fit(pool: Pool, need: Need, outlook: Availability) -> DatedFit | None:
+class DatedRooms(Rooms):
+    """What of a pool comes free in time: pods by node."""
+
+    __slots__ = ("_pods",)
+
+    def __init__(self, pool: Pool, mask: int, size: int, pods: dict[NodeState, list[DatedPod]]) -> None:
+        super().__init__(pool, mask, size)
+        self._pods = pods
+
+    def gpus(self, node: NodeState) -> int:
+        """GPUs of a node that come free in time, in whole pods."""
+        return len(self._pods.get(node, ())) * self.size
+
+    def indexed(self, domain: Domain) -> bool:  # noqa: ARG002 - whichever it is
+        """Never: indexes are of what is free now."""
+        return False
+
+    def domains(self, pods: int) -> Iterator[Domain]:  # noqa: ARG002 - all of them, whatever is asked
+        """Domains in which something comes free in time, the smallest hole first."""
+        found = {node.domain for node in self._pods if node.domain is not None}
+        return iter(sorted(found, key=lambda domain: (self.free(domain), domain.order)))
+
+
+def first_fit(pool: Pool, need: Need, outlook: Availability, payers: Payers | None = None) -> DatedFit | None:
     """When and where it would fit first; None where it would not at any time.
 
     Mostly nothing comes free by itself before the notice is over. Then domains are looked at only until there are enough: the
-    smallest hole that fits, as for a start, and then those that lack least.
+    smallest hole that fits, as for a start, and then those that lack least. `payers`, where they reach different nodes, must pay
+    for all of it: then counting tells from when on to ask the search that a start asks.
     """
-    soonest = outlook.terms.cut_at if _nothing_before_the_cut(outlook) else None
+    soonest = outlook.terms.cut_at if payers is None and _nothing_before_the_cut(outlook) else None
     by_domain: list[list[DatedPod]] = []
     group = need.size * (need.pods if need.together else need.blocks[0].pods)
     for domain in sorted(
@@ -270,12 +299,49 @@ def first_fit(pool: Pool, need: Need, outlook: Availability) -> DatedFit | None:
             by_domain.append(pods)
             if soonest is not None and _suffices(by_domain, need, soonest):
                 break
+    if payers is not None:
+        return _first_paid(pool, need, by_domain, payers)
     if need.together:
         whole = [pods for pods in by_domain if len(pods) >= need.pods]
         best = min(whole, key=lambda pods: pods[need.pods - 1].ready, default=None)
         return None if best is None else _fit(best[: need.pods])
     when = _first_time(by_domain, need)
     return None if when is None else _fit(_choose(by_domain, need, when))
+
+
+def _first_paid(pool: Pool, need: Need, by_domain: list[list[DatedPod]], payers: Payers) -> DatedFit | None:
+    """When and where it would fit first and somebody would pay for each pod; nobody is preempted where that is not needed."""
+    times = sorted({pod.ready[0] for pods in by_domain for pod in pods})
+    first = bisect_left(times, 1, key=lambda when: int(_holds(by_domain, need, when)))
+    place = bisect_left(times, 1, first, key=lambda when: int(_payable(pool, need, by_domain, payers, when)))
+    for harmless in (True, False) if place < len(times) else ():
+        free = _in_time(by_domain, times[place], harmless=harmless)
+        seating = Search(DatedRooms(pool, pool.mask, need.size, free), need, payers).find()
+        if seating is not None and seating.payment is not None:
+            wanted = Counter(spot.node for spot in seating.spots)
+            pods = [
+                pod
+                for node, count in wanted.items()
+                for pod in (free[node][-count:] if harmless else free[node][:count])
+            ]
+            return _fit(pods)._replace(paid=seating.payment.pods)
+    return None
+
+
+def _payable(pool: Pool, need: Need, by_domain: list[list[DatedPod]], payers: Payers, when: int) -> bool:
+    """Whether it would fit by a time, and be paid for; yes, where the search gives up."""
+    search = Search(DatedRooms(pool, pool.mask, need.size, _in_time(by_domain, when, harmless=False)), need, payers)
+    return search.possible() or not search.tries
+
+
+def _in_time(by_domain: list[list[DatedPod]], when: int, *, harmless: bool) -> dict[NodeState, list[DatedPod]]:
+    """The pods of each node that come free by a time, the earliest first; `harmless`: with nobody preempted."""
+    found: dict[NodeState, list[DatedPod]] = {}
+    for pods in by_domain:
+        for pod in pods[: bisect_left(pods, ((when + 1,),))]:
+            if not harmless or pod.ready[1] not in CUTS:
+                found.setdefault(pod.node, []).append(pod)
+    return found
 
 
 def _first_time(by_domain: list[list[DatedPod]], need: Need) -> int | None:

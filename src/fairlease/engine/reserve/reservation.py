@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fairlease.ledger.state.capacity import Domain
     from fairlease.ledger.state.runs import Hold, Leaving, RunState
     from fairlease.ledger.state.state import State
+    from fairlease.model.record import Key
 
 DEPTH, GUESSED_DEPTH = 64, 4
 """How many reservations of one flavor have a slice, and how many of them by guess. Whoever asked after so many has a date, and a
@@ -105,7 +106,7 @@ def _draft(engine: Engine, run: RunState, planner: Planner, *, surely: bool) -> 
     sooner = _between(engine, run, planner, cut_at)
     for guess in (False,) if surely else (False, True):
         outlook = Availability(engine.state, run, engine.now, planner.reach(), Terms(cut_at, guess), engine.horizon)
-        fit = first_fit(pool, planner.least, outlook)
+        fit = first_fit(pool, planner.least, outlook, planner.payers())
         if sooner is not None and (fit is None or sooner.when < fit.when):
             fit = sooner
         if fit is None:
@@ -136,7 +137,7 @@ def _between(engine: Engine, run: RunState, planner: Planner, cut_at: int | None
     if not any(hold is not None and hold.earliest_start > engine.now + limit for hold in ahead):
         return None
     between = Between(engine.state, run, engine.now, planner.reach(), cut_at, limit)
-    return between.first_fit(planner.pool, planner.least)
+    return between.first_fit(planner.pool, planner.least, planner.payers())
 
 
 def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: str = "") -> bool:
@@ -172,7 +173,7 @@ def make(engine: Engine, run: RunState, planner: Planner, why: Reason, message: 
             message=_in_time(run, date, message or _told(engine, run, found, date)) + _unpaid(engine, run, found, date),
             domains=tuple(domains),
             lien=lien_of(found.fit.pods),
-            envelopes=_payers(found.planner),
+            envelopes=_payers(found.planner, found.fit),
             cut_from=cut_from,
         )
     )
@@ -346,7 +347,16 @@ def _told(engine: Engine, run: RunState, found: Draft, date: int) -> str:
     told, over = words[found.basis], _cut_from_of(engine, run.hold)
     if found.basis is Reason.Notice and over is not None and max(engine.now, over) < found.date:
         told = _after_the_notice(engine, run, found)
+    if found.basis is Reason.HardFacts and (last := _last_free(found.fit)):
+        told += f", the last those of {', '.join(map(short, last))}"
     return f"{format_instant(date)}: {told}"
+
+
+def _last_free(fit: DatedFit) -> list[Key]:
+    """The runs whose GPUs come free last of those that a date rests on."""
+    last = [pod for pod in fit.pods if pod.ready[0] == fit.when]
+    leases = ((pod, lease) for pod in last for lease in pod.node.leases.values())
+    return sorted({lease.run for pod, lease in leases if takes({lease.node: pod.slots}, lease.node, lease.slots)})
 
 
 def _after_the_notice(engine: Engine, run: RunState, found: Draft) -> str:
@@ -380,9 +390,12 @@ def _unpaid(engine: Engine, run: RunState, found: Draft, date: int) -> str:
     return "; its money's window closes before, and nobody else pays then: as things stand it starts only if GPUs come free sooner"
 
 
-def _payers(planner: Planner) -> tuple[str, ...]:
-    shares, _ = planner.spending.spend(planner.offers, planner.least.pods)
-    return tuple(f"{short(offer.payer.budget)}/{offer.payer.envelope}" for offer, _ in shares)
+def _payers(planner: Planner, fit: DatedFit | None = None) -> tuple[str, ...]:
+    """Who would pay for it: each where it may, as its slice tells, else in the order of cover."""
+    offers = [offer for offer, _ in planner.spending.spend(planner.offers, planner.least.pods)[0]]
+    if fit is not None and fit.paid:
+        offers = [offer for offer, pods in zip(planner.usable(), fit.paid, strict=True) if pods]
+    return tuple(dict.fromkeys(f"{short(offer.payer.budget)}/{offer.payer.envelope}" for offer in offers))
 
 
 def settle(engine: Engine, run: RunState, state: ReservationState, reason: Reason, message: str = "") -> None:
