@@ -84,14 +84,14 @@ class Reason(enum.Enum):
     NeverFits = "NeverFits", 201, False, "ask for fewer GPUs, smaller pods or groups, or another location"
     Reserved = "Reserved", 202, True, "wait for the reservation to fall due"
     Following = "Following", 203, True, "wait for the runs it follows to complete"
-    InternalError = "InternalError", 205, True, "report it with the scheduler's log; it is tried again after a pause"
     BackOff = "BackOff", 204, True, "mend what failed, or wait: it is tried again after a pause that doubles each time"
+    InternalError = "InternalError", 205, True, "report it with the scheduler's log; it is tried again after a pause"
 
     # How a run is, when nothing is wrong.
-    Starting = "Starting", 303, True, "wait for its pods to run"
     Covered = "Covered", 300, False, "nothing to change"
     Bound = "Bound", 301, False, "nothing to change"
     Submitted = "Submitted", 302, True, "wait for the first decision"
+    Starting = "Starting", 303, True, "wait for its pods to run"
 
     # How leases open and close, and how runs end.
     Start = "Start", 400, False, "nothing to change"
@@ -110,8 +110,8 @@ class Reason(enum.Enum):
     Canceled = "Canceled", 420, False, "submit it again under another name"
     TimeLimit = "TimeLimit", 421, False, "raise runtime.maxDuration"
     LatestStartPassed = "LatestStartPassed", 422, False, "submit it again with a later runtime.latestStart"
-    NotScheduled = "NotScheduled", 424, True, "mend what keeps its pods from starting; it is tried again after a pause"
     UpstreamFailed = "UpstreamFailed", 423, False, "mend the run it follows and submit both again"
+    NotScheduled = "NotScheduled", 424, True, "mend what keeps its pods from starting; it is tried again after a pause"
 
     # Budgets and nodes.
     Overdrawn = "Overdrawn", 500, True, "have the envelope raised, or wait for its window"

@@ -110,7 +110,7 @@ def test_a_refusal_on_a_full_cluster_looks_at_domains_and_not_at_nodes() -> None
         return calls(lambda: _refused(scheduler, submission))
 
     further = (640 - 64) // DOMAIN_NODES
-    assert work(640) - work(64) < further * DOMAIN_NODES / 2, "less than half a call for each node more"
+    assert work(640) - work(64) < further * DOMAIN_NODES, "less than a call for each node more"
 
 
 def _refused(scheduler: Scheduler, submission: cmd.Submit) -> None:

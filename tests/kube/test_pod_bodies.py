@@ -114,13 +114,13 @@ def test_work_that_was_cut_holds_its_gpus_no_longer_than_the_cluster_allows() ->
         assert bodies(run)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 600
     guest = a_run(a_template(terminationGracePeriodSeconds=60))
     guest.spec = replace(guest.spec, opportunistic=True)
-    assert bodies(guest)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 2
+    assert bodies(guest)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 10
 
 
 def test_work_without_a_claim_ends_soon_whatever_its_template_says() -> None:
     run = a_run(a_template(terminationGracePeriodSeconds=600))
     run.spec = replace(run.spec, opportunistic=True)
-    assert bodies(run)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 2
+    assert bodies(run)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 10
     quick = a_run(a_template(terminationGracePeriodSeconds=1))
     quick.spec = replace(quick.spec, opportunistic=True)
     assert bodies(quick)["train-1-0"]["spec"]["terminationGracePeriodSeconds"] == 1

@@ -121,7 +121,7 @@ def test_opportunistic_work_gives_way_within_its_grace_and_is_queued_again(team:
         return [each for each in pods if each.get("deletionTimestamp")]
 
     eventually(lambda: len(going()) == 2)
-    assert {each["deletionGracePeriodSeconds"] for each in going()} == {2}
+    assert {each["deletionGracePeriodSeconds"] for each in going()} == {10}
     for each in going():
         team.api.ask("DELETE", f"/api/v1/namespaces/{team.namespace}/pods/{each['name']}", {"gracePeriodSeconds": 0})
     team.reaches("paid", "Running")

@@ -203,11 +203,11 @@ def _queue(state: StateIndexes) -> Iterator[Scanned]:
     shapes: dict[bytes, set[int]] = {}
     following: dict[object, set[object]] = {}
     for run in state.runs.values():
-        if run.phase is not Phase.PENDING or _rests(run):
+        if run.phase is not Phase.PENDING:
             continue
         for each in run.awaits:
             following.setdefault(each, set()).add(run.key)
-        if not run.awaits:
+        if not run.awaits and not _rests(run):
             shapes.setdefault(run.shape, set()).add(run.order)
     queue = state.queue
     yield "the queue", {key: set(shape.runs) for key, shape in queue.shapes.items()}, shapes

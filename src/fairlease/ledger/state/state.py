@@ -247,7 +247,7 @@ class State(StateIndexes):
         run = self.runs[event.run]
         self._rested(run)
         if run.phase is Phase.PENDING:
-            self._dequeue(run)
+            self._leave_queue(run)  # it still follows others, and fails with them
         self.undo.touch(run)
         run.faults += 1
         run.not_before = event.until
@@ -257,6 +257,11 @@ class State(StateIndexes):
             self._set_latest_start(run)
         else:
             run.stalled = Reason.InternalError
+            if run.deadline is not None and run.deadline < event.until:  # it may run, and be paid for, so much longer
+                for lease in run.leases.values():
+                    account = self.account(lease.payer.budget, lease.payer.envelope)
+                    self._repromise(account, lease, run.deadline, event.until)
+                run.deadline = event.until
             self._set_deadline(run)
             self._regrow(run)
             for unit, ends in list(run.overdrawn.items()):
@@ -290,7 +295,7 @@ class State(StateIndexes):
                 self._unfollow(follower, event.run)
                 self.undo.touch(follower)
                 follower.awaits = tuple(each for each in follower.awaits if each != event.run)
-                if not follower.awaits:
+                if not follower.awaits and follower.not_before is None:
                     self._enqueue(follower)
 
     def _finish(self, run: RunState, reason: Reason) -> None:
@@ -349,9 +354,12 @@ class State(StateIndexes):
             self.retime(account)
             self.dirty.accounts.add(account.id)
         self._forget_units(run)
-        for name in [each for each in run.awaited if each not in run.leases]:
+        freed = [each for each in run.awaited if each not in run.leases]
+        for name in freed:
             self.undo.pop(run.awaited, name)
         self._resized(run, before, event.reason)
+        if freed:  # it waits for no tenant any more, and may grow again
+            self._regrow(run)
         for each in left:
             self._wake_claims(self.capacity.nodes[each.lease.node])
         if left and not run.leaving:

@@ -213,13 +213,17 @@ class StateIndexes(StateBase):
         self.dirty.arrived.setdefault(run.shape, []).append(run)
 
     def _dequeue(self, run: RunState) -> None:
+        """Wait no more, neither in the queue nor for the runs it follows."""
+        self._leave_queue(run)
+        for each in run.awaits:
+            self._unfollow(run, each)
+
+    def _leave_queue(self, run: RunState) -> None:
         shape = self.queue.shapes.get(run.shape)
         if shape is not None and run.order in shape.runs:
             self.undo.later(self.queue.settle, run.shape, shape.reason)
             self.undo.later(self.queue.add, run, run.order)
             self.queue.remove(run, run.order)
-        for each in run.awaits:
-            self._unfollow(run, each)
 
     def _respec(self, run: RunState, spec: RunSpec) -> None:
         """A run asks for something else from now on: one that waits is tried again, and so is one that would like to grow."""

@@ -205,6 +205,9 @@ class Auditor(AuditFacts):
         run = self._live(event.run)
         self._check(event.until > self.at, "quarantine", f"{run.key} is left alone until a time that has passed")
         run.rests_until = run.faulty_until = event.until
+        for held in run.open:
+            if held.deadline is not None and held.leaving is None:
+                held.deadline = max(held.deadline, event.until)
         if run.phase is Phase.PENDING:
             run.reason = Reason.InternalError
 

@@ -95,7 +95,7 @@ class AuditedRun:
     @property
     def deadline(self) -> int | None:
         limit = self.spec.runtime.max_duration
-        return None if limit is None or self.started is None else self.started + limit
+        return None if limit is None or self.started is None else max(self.started + limit, self.faulty_until)
 
     @property
     def open(self) -> list[Held]:

@@ -166,7 +166,7 @@ class RandomFilm:
             [
                 (run.key, sorted(each.rank for each in run.open if each.role is not Role.SPARE))
                 for run in runs
-                if any(each.role is Role.SPARE for each in run.open)
+                if {Role.SPARE, Role.ACTIVE} <= {each.role for each in run.open}
             ],
         )
 
