@@ -304,7 +304,10 @@ def test_kubectl_scale_changes_the_width_of_an_elastic_run(team: Team) -> None:
     team.plane.kubectl("scale", "run", "wide", "--replicas=4", "-n", team.namespace)
     eventually(lambda: len(team.bound()) == 4)
     eventually(
-        lambda: team.status("wide")["width"] == {"min": 4, "max": 16, "desired": 4, "allocated": 4, "pending": 0, "leaving": 0}
+        lambda: (
+            team.status("wide")["width"]
+            == {"min": 4, "max": 16, "desired": 4, "allocated": 4, "pending": 0, "leaving": 0}
+        )
     )
     eventually(lambda: list(team.closures().values()) == ["Shrink"] * 4)
     team.plane.kubectl("scale", "run", "wide", "--replicas=5", "-n", team.namespace)
