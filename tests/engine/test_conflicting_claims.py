@@ -82,7 +82,8 @@ def test_who_waits_has_a_date_as_soon_as_reservations_are_turned_on_and_none_whe
     assert world.how("waits") == "Reserved"
     world.tick(cmd.Configure(Config(reservations=False)))
     assert world.how("waits") == "NoRoom"
-    assert world.auditor.promises.of[key("waits")].state.value == "Blocked"
+    hold = world.run("waits").hold
+    assert hold is None or not hold.holds
 
 
 def test_growth_beside_a_reservation_leaves_nothing_over_for_the_next_tick() -> None:
