@@ -82,8 +82,7 @@ def test_who_waits_has_a_date_as_soon_as_reservations_are_turned_on_and_none_whe
     assert world.how("waits") == "Reserved"
     world.tick(cmd.Configure(Config(reservations=False)))
     assert world.how("waits") == "NoRoom"
-    hold = world.run("waits").hold
-    assert hold is None or not hold.holds
+    assert world.auditor.promises.of[key("waits")].state.value == "Blocked"
 
 
 def test_growth_beside_a_reservation_leaves_nothing_over_for_the_next_tick() -> None:

@@ -430,8 +430,9 @@ def await_room(engine: Engine, run: RunState, planner: Planner) -> bool:
     hold = run.hold
     if is_coming(engine, run):
         return True
-    if not engine.state.config.reservations:  # none is in force but that of a claim for which others were leaving
-        settle(engine, run, ReservationState.CANCELED, Reason.NotServed)
+    if not engine.state.config.reservations:
+        if hold is not None and hold.exclusive:  # that of a claim for which others were leaving
+            settle(engine, run, ReservationState.CANCELED, Reason.NotServed)
         return False
     if hold is None:
         return make(engine, run, planner, Reason.NoRoom)

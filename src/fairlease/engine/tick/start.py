@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -62,8 +63,9 @@ def _resolve(engine: Engine, run: RunState, width: int) -> Resolution | None:
     due = width == 0 and reservation.may_cut(run, engine.now)
     if run.spec.opportunistic or not (due or engine.state.opportunistic or engine.state.overdrawn):
         return None
-    with engine.state.trial():
-        engine.state.pretend_left()
+    with engine.state.trial() if engine.state.leaving else nullcontext():
+        if engine.state.leaving:
+            engine.state.pretend_left()
         found = resolve(engine.state, engine.family, run, engine.now, width, due=due, beacon=engine.beacon)
     return found if found is None or _in_time(engine, run, found) else None
 
